@@ -1,0 +1,1 @@
+# The programs: one file each, thin over the public headers.

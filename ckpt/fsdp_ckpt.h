@@ -1,0 +1,374 @@
+/*
+ * Checkpoints: read any format, write ours and others', reshard, verify, diff.
+ *
+ * A checkpoint of any format is seen as a catalog: tensors by name, each in
+ * pieces, each piece in one place of one file.  Reading, converting and
+ * saving all run the same engine over a list of copies.
+ *
+ * Nothing here needs MPI, CUDA or a launcher.  Handles may be used by one
+ * thread at a time; different handles by different threads.  All calls are
+ * local, except that the W ranks of a job call fsdp_ckpt_save() together.
+ * Doc: doc/checkpoint-format.md.
+ */
+#ifndef FSDP_CKPT_H
+#define FSDP_CKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "fsdp_layout.h"
+#include "fsdp_status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- Types --------------------------------------------------------------- */
+
+#define FSDP_CKPT_MAX_NDIM 32 /* as many as HDF5 has */
+
+/* Element types; values are on disk (index.h5): append-only. */
+typedef enum {
+    FSDP_DTYPE_F32 = 0,
+    FSDP_DTYPE_BF16 = 1,
+    FSDP_DTYPE_F16 = 2,
+    FSDP_DTYPE_F64 = 3,
+    FSDP_DTYPE_I8 = 4,
+    FSDP_DTYPE_I16 = 5,
+    FSDP_DTYPE_I32 = 6,
+    FSDP_DTYPE_I64 = 7,
+    FSDP_DTYPE_U8 = 8,
+    FSDP_DTYPE_U16 = 9,
+    FSDP_DTYPE_U32 = 10,
+    FSDP_DTYPE_U64 = 11,
+    FSDP_DTYPE_BOOL = 12,
+    FSDP_DTYPE_C64 = 13,
+    FSDP_DTYPE_C128 = 14,
+    FSDP_DTYPE_F8_E4M3 = 15,
+    FSDP_DTYPE_F8_E5M2 = 16,
+    FSDP_DTYPE_F8_E8M0 = 17,
+    FSDP_DTYPE_F8_E4M3FNUZ = 18,
+    FSDP_DTYPE_F8_E5M2FNUZ = 19,
+    FSDP_DTYPE_F6_E2M3 = 20, /* F6 and F4 are packed: sizes in bits */
+    FSDP_DTYPE_F6_E3M2 = 21,
+    FSDP_DTYPE_F4 = 22
+} fsdp_dtype_t;
+
+/* Formats, as --to names them. */
+typedef enum {
+    FSDP_CKPT_HDF5 = 0,        /* "hdf5": ours, sharded */
+    FSDP_CKPT_HDF5_FILE = 1,   /* "hdf5-file": one file of plain datasets */
+    FSDP_CKPT_SAFETENSORS = 2  /* "safetensors": one file or shards + index */
+} fsdp_ckpt_format_t;
+
+/* An open checkpoint; reading only. */
+typedef struct fsdp_ckpt fsdp_ckpt_t;
+
+typedef struct {
+    fsdp_ckpt_format_t format;
+    const char *path;      /* the directory or file that was recognised */
+    uint64_t num_tensors;  /* aliases not counted */
+    uint64_t num_aliases;
+    uint64_t num_pieces;
+    uint64_t num_files;
+    uint64_t bytes;        /* of all tensors */
+    int64_t step;          /* -1 if it has none */
+    fsdp_mesh_t mesh;      /* world 0 if it has none */
+    const char *meta_json; /* what the writer kept beside the tensors: one
+                              JSON object, "{}" if nothing */
+} fsdp_ckpt_info_t;
+
+typedef struct {
+    const char *name; /* "model/h.0.ln_1.weight", or as the format has it */
+    fsdp_dtype_t dtype;
+    uint32_t ndim; /* 0 is a scalar */
+    const uint64_t *dims;
+    uint64_t numel;
+    uint64_t bytes;
+    uint32_t num_pieces;
+    const char *unit; /* flat unit that it belongs to, or NULL */
+} fsdp_ckpt_tensor_t;
+
+/* Elements [first, first + count) of a tensor, at @a offset in @a file. */
+typedef struct {
+    uint64_t first;
+    uint64_t count;
+    const char *file; /* relative to the checkpoint's path */
+    uint64_t offset;  /* bytes */
+} fsdp_ckpt_piece_t;
+
+/* Called now and then during long work.
+ * @return false to stop: the call then fails with FSDP_ERR_CANCELLED. */
+typedef bool (*fsdp_ckpt_progress_f)(uint64_t done, uint64_t total, void *arg);
+
+/* How the engine may use the machine; zeros choose the defaults. */
+typedef struct {
+    uint64_t max_mem; /* bytes of copy buffers, default 64 MiB */
+    uint32_t jobs;    /* threads, default the number of usable cores, ≤ 8 */
+    fsdp_ckpt_progress_f progress; /* may be NULL */
+    void *progress_arg;
+} fsdp_ckpt_engine_t;
+
+/* "f32", "bf16", …; and back. */
+FSDP_API const char *fsdp_dtype_name(fsdp_dtype_t dtype);
+FSDP_API bool fsdp_dtype_parse(const char *text, fsdp_dtype_t *dtype_p);
+/* Bits an element takes. */
+FSDP_API unsigned fsdp_dtype_bits(fsdp_dtype_t dtype);
+
+/* "hdf5", "hdf5-file", "safetensors"; and back. */
+FSDP_API const char *fsdp_ckpt_format_name(fsdp_ckpt_format_t format);
+FSDP_API bool fsdp_ckpt_format_parse(const char *text,
+                                     fsdp_ckpt_format_t *format_p);
+
+/* --- Reading ------------------------------------------------------------- */
+
+/**
+ * Open a checkpoint.  The format is found by looking.
+ *
+ * @param path  A checkpoint directory, a directory of checkpoints (then the
+ *              one that `latest` names, or the newest valid one), or a file.
+ *
+ * @return FSDP_ERR_NOT_FOUND if nothing is there, FSDP_ERR_CORRUPT if what is
+ *         there is incomplete or damaged: sizes, coverage and indexes are
+ *         checked here, data only when it is read.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
+                                      fsdp_error_t *err);
+
+/* NULL is allowed. */
+FSDP_API void fsdp_ckpt_close(fsdp_ckpt_t *ckpt);
+
+/* Pointers in the results are borrowed until fsdp_ckpt_close(). */
+FSDP_API void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt,
+                                 fsdp_ckpt_info_t *info_p);
+FSDP_API void fsdp_ckpt_get_tensor(const fsdp_ckpt_t *ckpt, uint64_t tensor,
+                                   fsdp_ckpt_tensor_t *tensor_p);
+FSDP_API void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
+                                  uint32_t piece, fsdp_ckpt_piece_t *piece_p);
+/* Alias @a alias (0 … num_aliases - 1) and the tensor that owns its bytes. */
+FSDP_API void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
+                                  const char **name_p, uint64_t *tensor_p);
+
+/* Tensors are sorted by name.  Aliases are found too.
+ * @return false if there is none. */
+FSDP_API bool fsdp_ckpt_find(const fsdp_ckpt_t *ckpt, const char *name,
+                             uint64_t *tensor_p);
+
+/* One destination of a read. */
+typedef struct {
+    uint64_t tensor;
+    uint64_t first; /* elements of the tensor in row-major order */
+    uint64_t count;
+    void *data; /* count elements of the tensor's dtype, filled by the call */
+} fsdp_ckpt_range_t;
+
+/**
+ * Read ranges of elements, in any order, as few bytes as they need (whole
+ * checksummed blocks where there are checksums, which are verified).
+ *
+ * @param engine  NULL: the defaults.
+ * @param bytes_p Bytes read from files; may be NULL.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt,
+                                      const fsdp_ckpt_range_t *ranges,
+                                      size_t num,
+                                      const fsdp_ckpt_engine_t *engine,
+                                      uint64_t *bytes_p, fsdp_error_t *err);
+
+/* --- Saving from a running job -------------------------------------------- */
+
+typedef struct {
+    const char *name; /* with its kind: "model/NAME", "optim/exp_avg/NAME" */
+    fsdp_dtype_t dtype;
+    uint32_t ndim;
+    const uint64_t *dims;
+    const char *unit; /* name of its flat unit; tensors of a unit are given in
+                         their order in the flat array, kind by kind */
+} fsdp_ckpt_desc_t;
+
+/* What one rank writes of a tensor: elements [first, first + count). */
+typedef struct {
+    uint32_t tensor; /* index into the descriptors */
+    uint64_t first;
+    uint64_t count;
+    const void *data; /* borrowed until the call returns */
+} fsdp_ckpt_part_t;
+
+typedef struct {
+    size_t size;     /* sizeof: FSDP_CKPT_SAVE_INIT sets it */
+    const char *dir; /* the checkpoint becomes DIR/step-%08d */
+    int64_t step;
+    const char *job_id; /* the same on all ranks, new for each run: it names
+                           the temporary directory */
+    uint32_t rank;
+    fsdp_mesh_t mesh;
+    uint32_t files; /* shard files; 0: the default, min(W, 256) */
+    const fsdp_ckpt_desc_t *tensors; /* the same on all ranks */
+    uint32_t num_tensors;
+    const fsdp_ckpt_part_t *parts; /* of this rank */
+    size_t num_parts;
+    const char *const *alias_names; /* tied names and the index of the owner */
+    const uint32_t *alias_owners;
+    uint32_t num_aliases;
+    const char *meta_json; /* kept in the manifest: configuration, parameter
+                              groups, data position; from rank 0 */
+    /* Digests (doc/numerics.md), two words each; from rank 0. */
+    uint64_t digest_model[2];
+    uint64_t digest_optim[2];
+    double deadline; /* seconds to wait for the other ranks; 0: 600 */
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_save_config_t;
+
+#define FSDP_CKPT_SAVE_INIT {.size = sizeof(fsdp_ckpt_save_config_t)}
+
+typedef struct {
+    uint64_t bytes;     /* this rank wrote */
+    double seconds;     /* from the call to the commit */
+    double write_seconds; /* of them: writing and fsync of this rank's part */
+} fsdp_ckpt_save_result_t;
+
+/**
+ * Write a sharded HDF5 checkpoint: every rank calls it with its parts, no
+ * other communication is needed than the shared file system.  It returns when
+ * the checkpoint is complete and durable, or has failed; then what was there
+ * before is untouched.  May run in a thread of its own.
+ *
+ * @return FSDP_ERR_PEER_LOST, naming the ranks, if parts of others are not
+ *         there at the deadline; FSDP_ERR_IO (no space, no permission) named
+ *         with its file, on all ranks.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_save(const fsdp_ckpt_save_config_t *config,
+                                      fsdp_ckpt_save_result_t *result_p,
+                                      fsdp_error_t *err);
+
+/* --- Converting ------------------------------------------------------------ */
+
+typedef struct {
+    size_t size; /* FSDP_CKPT_CONVERT_INIT sets it */
+    const char *source;
+    const char *target; /* must not exist */
+    fsdp_ckpt_format_t format;
+    fsdp_mesh_t mesh;    /* target of HDF5; world 0: as the source has it */
+    uint32_t files;      /* shard files of HDF5; 0: the default */
+    uint64_t shard_size; /* safetensors: bytes a file at most; 0: one file */
+    const char *const *include; /* patterns (fnmatch); none: all tensors */
+    size_t num_include;
+    const char *const *exclude;
+    size_t num_exclude;
+    const char *const *rename; /* "FROM=TO", applied in order: FROM is a whole
+                                  name, or a prefix that ends in '*' as TO does */
+    size_t num_rename;
+    bool cast;               /* to cast_dtype, floating-point tensors only */
+    fsdp_dtype_t cast_dtype; /* f32, bf16, f16 or f64 */
+    bool only_model; /* leave out optimizer state; names lose "model/" */
+    bool dry_run;    /* plan and report, write nothing */
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_convert_config_t;
+
+#define FSDP_CKPT_CONVERT_INIT {.size = sizeof(fsdp_ckpt_convert_config_t)}
+
+typedef struct {
+    uint64_t tensors;
+    uint64_t files;
+    uint64_t copies;      /* after joining neighbours */
+    uint64_t bytes_read;  /* planned, in a dry run */
+    uint64_t bytes_written;
+    uint64_t bytes_free; /* on the target's file system */
+    double seconds;
+} fsdp_ckpt_convert_result_t;
+
+/**
+ * Convert, reshard or consolidate: the target appears under its name when it
+ * is complete and durable.  Sources are only read.  If the target's format
+ * holds no world and strategy they are ignored; safetensors gets the model
+ * only unless names are unambiguous, and config.json beside it where the
+ * source's metadata has one.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_convert(
+    const fsdp_ckpt_convert_config_t *config,
+    fsdp_ckpt_convert_result_t *result_p, fsdp_error_t *err);
+
+/* --- Checking --------------------------------------------------------------- */
+
+/* Called for each finding, with one line of text; false stops the check. */
+typedef bool (*fsdp_ckpt_finding_f)(const char *text, void *arg);
+
+typedef struct {
+    uint64_t findings;
+    uint64_t bytes;      /* read */
+    uint64_t unchecked;  /* bytes that no checksum covers */
+    uint64_t tensors;
+    uint64_t files;
+    uint64_t digest_model[2]; /* computed, if compute_digest */
+    uint64_t digest_optim[2];
+    double seconds;
+} fsdp_ckpt_verify_result_t;
+
+/**
+ * Check every byte and every coverage rule of a checkpoint, and its digests
+ * where it has them.  Findings are no error: the call returns FSDP_OK and
+ * result_p->findings > 0.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
+                                        const fsdp_ckpt_engine_t *engine,
+                                        fsdp_ckpt_finding_f finding, void *arg,
+                                        fsdp_ckpt_verify_result_t *result_p,
+                                        fsdp_error_t *err);
+
+typedef struct {
+    double rtol, atol;      /* both 0: bit for bit */
+    const char *const *include; /* as in fsdp_ckpt_convert() */
+    size_t num_include;
+    const char *const *exclude;
+    size_t num_exclude;
+    bool only_model; /* leave optimizer state out */
+    bool metadata;   /* compare step and meta_json too */
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_diff_config_t;
+
+/* How one tensor differs. */
+typedef enum {
+    FSDP_CKPT_ONLY_A = 0,
+    FSDP_CKPT_ONLY_B = 1,
+    FSDP_CKPT_SHAPE = 2,
+    FSDP_CKPT_DTYPE = 3,
+    FSDP_CKPT_VALUES = 4,
+    FSDP_CKPT_METADATA = 5
+} fsdp_ckpt_how_t;
+
+typedef struct {
+    const char *name;
+    fsdp_ckpt_how_t how;
+    uint64_t numel;
+    uint64_t differing; /* elements */
+    uint64_t first;     /* the first one */
+    double value_a, value_b; /* there */
+    double max_abs, max_rel; /* largest differences; NaN against a number: inf */
+    const char *text; /* one line for people */
+} fsdp_ckpt_difference_t;
+
+typedef bool (*fsdp_ckpt_difference_f)(const fsdp_ckpt_difference_t *difference,
+                                       void *arg);
+
+typedef struct {
+    uint64_t tensors;     /* compared */
+    uint64_t differences; /* tensors, or items of metadata, that differ */
+    uint64_t bytes;
+    double seconds;
+} fsdp_ckpt_diff_result_t;
+
+/* Compare the values of two checkpoints of any formats and shardings.
+ * "model/NAME" in one matches "NAME" in the other if that has no kinds. */
+FSDP_API fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
+                                      const fsdp_ckpt_diff_config_t *config,
+                                      fsdp_ckpt_difference_f difference,
+                                      void *arg,
+                                      fsdp_ckpt_diff_result_t *result_p,
+                                      fsdp_error_t *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,1 @@
+libfsdpcore_la_SOURCES += lib/comm/comm.h

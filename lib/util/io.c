@@ -1,0 +1,265 @@
+#include "config.h"
+
+#include "lib/util/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/util/check.h"
+
+#define CALL_MAX (1u << 30)
+
+fsdp_status_t io_open(const char *path, int flags, unsigned mode, int *fd_p,
+                      fsdp_error_t *err)
+{
+    int fd;
+
+    do {
+        fd = open(path, flags | O_CLOEXEC, mode);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0) {
+        return fsdp_error_set(
+            err, (errno == ENOENT) ? FSDP_ERR_NOT_FOUND : FSDP_ERR_IO,
+            "%s: cannot open: %m", path);
+    }
+
+    *fd_p = fd;
+    return FSDP_OK;
+}
+
+fsdp_status_t io_pread(int fd, void *buf, size_t size, uint64_t offset,
+                       const char *path, fsdp_error_t *err)
+{
+    char *p = buf;
+
+    while (size > 0) {
+        ssize_t n =
+            pread(fd, p, (size < CALL_MAX) ? size : CALL_MAX, (off_t)offset);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m",
+                                  path);
+        }
+        if (n == 0) {
+            errno = 0;
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: ends at byte %llu, %zu bytes too soon",
+                                  path, (unsigned long long)offset, size);
+        }
+        p += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t io_pwrite(int fd, const void *buf, size_t size, uint64_t offset,
+                        const char *path, fsdp_error_t *err)
+{
+    const char *p = buf;
+
+    while (size > 0) {
+        ssize_t n =
+            pwrite(fd, p, (size < CALL_MAX) ? size : CALL_MAX, (off_t)offset);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot write: %m",
+                                  path);
+        }
+        p += n;
+        size -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err)
+{
+    int rc;
+
+    do {
+        rc = fsync(fd);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot fsync: %m", path);
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t io_fsync_dir(const char *path, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    int fd;
+
+    FSDP_TRY(io_open(path, O_RDONLY | O_DIRECTORY, 0, &fd, err));
+    status = io_fsync(fd, path, err);
+    close(fd);
+
+    return status;
+}
+
+/* The directory that holds @a path; the caller frees it. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (slash == NULL) {
+        return io_path(".");
+    }
+
+    return io_path("%.*s", (slash == path) ? 1 : (int)(slash - path), path);
+}
+
+fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err)
+{
+    char *parent = parent_of(to);
+    fsdp_status_t status;
+
+    if (parent == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", to);
+    }
+
+    if (rename(from, to) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot rename to %s: %m",
+                                from, to);
+    } else {
+        status = io_fsync_dir(parent, err);
+    }
+    free(parent);
+
+    return status;
+}
+
+fsdp_status_t io_read_file(const char *path, size_t most, char **text_p,
+                           size_t *size_p, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    struct stat st;
+    char *text = NULL;
+    int fd;
+
+    FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
+    if (fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: not a readable file",
+                                path);
+        goto err_close;
+    }
+
+    if ((uint64_t)st.st_size > most) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: %lld bytes are more than such a file has",
+                                path, (long long)st.st_size);
+        goto err_close;
+    }
+
+    text = malloc((size_t)st.st_size + 1);
+    if (text == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+        goto err_close;
+    }
+
+    status = io_pread(fd, text, (size_t)st.st_size, 0, path, err);
+    if (status != FSDP_OK) {
+        free(text);
+        goto err_close;
+    }
+
+    text[st.st_size] = '\0';
+    *text_p = text;
+    *size_p = (size_t)st.st_size;
+err_close:
+    close(fd);
+    return status;
+}
+
+fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
+                              fsdp_error_t *err)
+{
+    char *tmp = io_path("%s.tmp-%ld", path, (long)getpid());
+    fsdp_status_t status;
+    int fd;
+
+    if (tmp == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    status = io_open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0666, &fd, err);
+    if (status != FSDP_OK) {
+        goto err_free;
+    }
+
+    status = io_pwrite(fd, text, size, 0, tmp, err);
+    if (status == FSDP_OK) {
+        status = io_fsync(fd, tmp, err);
+    }
+    if (close(fd) != 0 && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", tmp);
+    }
+    if (status == FSDP_OK) {
+        status = io_rename(tmp, path, err);
+    }
+    if (status != FSDP_OK) {
+        unlink(tmp);
+    }
+err_free:
+    free(tmp);
+    return status;
+}
+
+fsdp_status_t io_make_dirs(const char *path, fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    char *copy = io_path("%s", path);
+
+    if (copy == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    for (char *p = copy + 1; status == FSDP_OK && *copy != '\0'; p++) {
+        char c = *p;
+
+        if (c != '/' && c != '\0') {
+            continue;
+        }
+        *p = '\0';
+        if (mkdir(copy, 0777) != 0 && errno != EEXIST) {
+            status = fsdp_error_set(err, FSDP_ERR_IO,
+                                    "%s: cannot make the directory: %m", copy);
+        }
+        *p = c;
+        if (c == '\0') {
+            break;
+        }
+    }
+    free(copy);
+
+    return status;
+}
+
+char *io_path(const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+
+    return (n < 0) ? NULL : text;
+}

@@ -1,0 +1,15 @@
+noinst_LTLIBRARIES += libutil.la
+
+libutil_la_SOURCES = \
+	lib/util/check.h \
+	lib/util/crc.c \
+	lib/util/crc.h \
+	lib/util/digest.c \
+	lib/util/digest.h \
+	lib/util/io.c \
+	lib/util/io.h \
+	lib/util/size.c \
+	lib/util/size.h
+# End of libutil_la_SOURCES
+
+libutil_la_LIBADD = $(ISAL_LIBS)

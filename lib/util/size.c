@@ -1,0 +1,68 @@
+#include "config.h"
+
+#include "lib/util/size.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char prefixes[] = "KMGT";
+
+bool size_parse(const char *text, uint64_t *bytes_p)
+{
+    unsigned long long value;
+    const char *prefix;
+    unsigned base = 1024;
+    char *end;
+
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno != 0 || !isdigit((unsigned char)text[0])) {
+        return false;
+    }
+
+    prefix = (*end != '\0') ? strchr(prefixes, toupper((unsigned char)*end))
+                            : NULL;
+    if (prefix != NULL) {
+        end++;
+        base = (strcmp(end, "B") == 0) ? 1000 : 1024;
+        if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0) {
+            end += strlen(end);
+        }
+        for (const char *p = prefixes; p <= prefix; p++) {
+            if (__builtin_mul_overflow(value, base, &value)) {
+                return false;
+            }
+        }
+    } else if (strcmp(end, "B") == 0) {
+        end++;
+    }
+    if (*end != '\0') {
+        return false;
+    }
+
+    *bytes_p = value;
+    return true;
+}
+
+const char *size_format(uint64_t bytes, char text[SIZE_TEXT_MAX])
+{
+    double value = (double)bytes;
+    unsigned p = 0;
+
+    if (bytes < 1024) {
+        snprintf(text, SIZE_TEXT_MAX, "%u B", (unsigned)bytes);
+        return text;
+    }
+
+    for (value /= 1024; value >= 999.5 && prefixes[p + 1] != '\0'; p++) {
+        value /= 1024;
+    }
+    snprintf(text, SIZE_TEXT_MAX, "%.*f %ciB",
+             (value < 9.995) ? 2 : (value < 99.95) ? 1 : 0, value,
+             prefixes[p]);
+
+    return text;
+}

@@ -1,0 +1,27 @@
+/*
+ * Sizes as people write them: 512, 64K, 5GB (10^9), 5GiB (2^30).
+ */
+#ifndef FSDP_SIZE_H
+#define FSDP_SIZE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIZE_TEXT_MAX 16
+
+/**
+ * Read a size.  K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024;
+ * KB, MB, GB, TB are powers of 1000.
+ *
+ * @return false, and *bytes_p untouched, if the text is no size that fits.
+ */
+bool size_parse(const char *text, uint64_t *bytes_p);
+
+/**
+ * Write a size with three digits, such as "1.50 GiB", into @a text.
+ *
+ * @return @a text.
+ */
+const char *size_format(uint64_t bytes, char text[SIZE_TEXT_MAX]);
+
+#endif

@@ -1,0 +1,1 @@
+# Hand-written roff, one page a program or topic.
