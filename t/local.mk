@@ -11,11 +11,16 @@ AM_TESTS_ENVIRONMENT = \
 	SHARNESS_TEST_DIRECTORY SHARNESS_BUILD_DIRECTORY;
 
 check_PROGRAMS += \
+	t/unit/cli.t \
 	t/unit/util.t
 # End of check_PROGRAMS
 
 # For each program that says nothing else: the unit tests.
 LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
+
+t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
+t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 

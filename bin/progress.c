@@ -1,0 +1,147 @@
+#include "config.h"
+
+#include "bin/progress.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/util/size.h"
+
+#define REDRAW    0.1 /* seconds between drawings */
+#define PATIENCE  0.5 /* seconds before the first one */
+#define BAR_MOST  40  /* columns */
+#define LINE_MOST 200 /* columns */
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+#define NUM_SIGNALS (sizeof(signals) / sizeof(*signals))
+
+static struct {
+    pthread_mutex_t lock; /* over what follows */
+    const char *what;
+    bool draws, drawn;
+    double began, last;
+    struct sigaction old[NUM_SIGNALS];
+} bar = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static volatile sig_atomic_t caught;
+
+static void catch (int signo)
+{
+    caught = signo;
+}
+
+static double now(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+void progress_begin(const char *what, bool quiet)
+{
+    struct sigaction action = {.sa_handler = catch};
+    const char *term = getenv("TERM");
+
+    bar.what = what;
+    bar.draws = !quiet && isatty(STDERR_FILENO) && term != NULL &&
+                strcmp(term, "dumb") != 0;
+    bar.drawn = false;
+    bar.began = now();
+    bar.last = bar.began + PATIENCE - REDRAW;
+
+    /* A signal that is ignored (nohup) stays so. */
+    for (size_t i = 0; i < NUM_SIGNALS; i++) {
+        sigaction(signals[i], NULL, &bar.old[i]);
+        if (bar.old[i].sa_handler != SIG_IGN) {
+            sigaction(signals[i], &action, NULL);
+        }
+    }
+}
+
+static int columns(void)
+{
+    struct winsize size;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
+        return 80;
+    }
+
+    return (size.ws_col < LINE_MOST) ? size.ws_col : LINE_MOST;
+}
+
+static void draw(double done, double total, double seconds)
+{
+    double part = (total > 0) ? done / total : 0;
+    double rate = done / seconds;
+    double left = (rate > 0) ? ceil((total - done) / rate) : 0;
+    char rate_text[SIZE_TEXT_MAX], line[LINE_MOST + 1];
+    int room, full;
+
+    part = fmin(fmax(part, 0), 1);
+    left = fmin(fmax(left, 0), 359999);
+    size_format((uint64_t)rate, rate_text);
+    snprintf(line, sizeof(line), "%s %3.0f%%  %s/s  %.0f:%02.0f:%02.0f left",
+             bar.what, floor(100 * part), rate_text, floor(left / 3600),
+             floor(fmod(left, 3600) / 60), fmod(left, 60));
+
+    /* The bar takes what the words leave, and the last column stays free:
+     * writing there would wrap on some terminals. */
+    room = columns() - 1 - (int)strlen(line) - 3;
+    room = (room < BAR_MOST) ? room : BAR_MOST;
+    full = (int)(part * room);
+    if (room >= 5) {
+        fprintf(stderr, "\r%s [%.*s%*s]\033[K", line, full,
+                "########################################", room - full, "");
+    } else {
+        fprintf(stderr, "\r%.*s\033[K", columns() - 1, line);
+    }
+    fflush(stderr);
+    bar.drawn = true;
+}
+
+bool progress_update(uint64_t done, uint64_t total, void *arg)
+{
+    double t;
+
+    (void)arg;
+    if (bar.draws && pthread_mutex_trylock(&bar.lock) == 0) {
+        t = now();
+        if (t - bar.last >= REDRAW) {
+            draw((double)done, (double)total, t - bar.began);
+            bar.last = t;
+        }
+        pthread_mutex_unlock(&bar.lock);
+    }
+
+    return caught == 0;
+}
+
+void progress_erase(void)
+{
+    pthread_mutex_lock(&bar.lock);
+    if (bar.drawn) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+        bar.drawn = false;
+    }
+    pthread_mutex_unlock(&bar.lock);
+}
+
+void progress_end(void)
+{
+    progress_erase();
+    for (size_t i = 0; i < NUM_SIGNALS; i++) {
+        sigaction(signals[i], &bar.old[i], NULL);
+    }
+    if (caught != 0) {
+        raise(caught);
+    }
+}
