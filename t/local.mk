@@ -15,6 +15,10 @@ check_PROGRAMS += \
 	t/unit/util.t
 # End of check_PROGRAMS
 
+dist_check_SCRIPTS += \
+	t/t0001-headers.t
+# End of dist_check_SCRIPTS
+
 # For each program that says nothing else: the unit tests.
 LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 
@@ -26,10 +30,34 @@ t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 
 TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)
 
+EXTRA_DIST += \
+	t/README.md \
+	t/sharness.d/01-setup.sh \
+	t/sharness.d/02-mpi.sh \
+	t/sharness.d/03-slurm.sh
+# End of EXTRA_DIST
+
 clean-local:
 	-rm -rf "trash directory".* test-results t/"trash directory".* \
 		t/test-results
 
-check-prove: all $(check_PROGRAMS)
-	$(AM_TESTS_ENVIRONMENT) prove --exec '' --timer $(TESTS)
-.PHONY: check-prove
+# All tests, or those of PROVE_TESTS, under prove: ends with its one line.
+PROVE_TESTS = $(TESTS)
+PROVE_FLAGS = --timer
+prove:
+	@$(AM_TESTS_ENVIRONMENT) \
+	for t in $(PROVE_TESTS); do \
+		test -e "$$t" && echo "$$t" || echo "$(srcdir)/$$t"; \
+	done | prove --exec '' $(PROVE_FLAGS) -
+
+check-programs: $(check_PROGRAMS) $(check_LTLIBRARIES)
+check-prove: all check-programs
+	@$(MAKE) prove
+
+print-tests:
+	@printf '%s\n' $(TESTS)
+
+print-headers:
+	@printf '%s\n' $(include_HEADERS)
+
+.PHONY: check-programs check-prove print-headers print-tests prove
