@@ -116,6 +116,12 @@ FSDP_API bool fsdp_dtype_parse(const char *text, fsdp_dtype_t *dtype_p);
 /* Bits an element takes. */
 FSDP_API unsigned fsdp_dtype_bits(fsdp_dtype_t dtype);
 
+/* Elements [first, first + count) of @a data as numbers: one for each, two for
+ * each complex one.  64-bit integers beyond 2^53 are rounded. */
+FSDP_API void fsdp_dtype_to_double(fsdp_dtype_t dtype, const void *data,
+                                   uint64_t first, uint64_t count,
+                                   double *values);
+
 /* "hdf5", "hdf5-file", "safetensors"; and back. */
 FSDP_API const char *fsdp_ckpt_format_name(fsdp_ckpt_format_t format);
 FSDP_API bool fsdp_ckpt_format_parse(const char *text,

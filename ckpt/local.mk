@@ -11,12 +11,13 @@ include_HEADERS += \
 libckptcore_la_SOURCES = \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
+	ckpt/number.c \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES
 
 libckptcore_la_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS) $(JANSSON_CFLAGS)
-libckptcore_la_LIBADD = $(HDF5_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) -lpthread
+libckptcore_la_LIBADD = $(HDF5_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) -lpthread -lm
 
 libfsdpckpt_la_SOURCES =
 libfsdpckpt_la_LIBADD = libckptcore.la libutil.la

@@ -8,6 +8,8 @@ libutil_la_SOURCES = \
 	lib/util/digest.h \
 	lib/util/io.c \
 	lib/util/io.h \
+	lib/util/select.c \
+	lib/util/select.h \
 	lib/util/size.c \
 	lib/util/size.h
 # End of libutil_la_SOURCES
