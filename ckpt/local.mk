@@ -9,9 +9,17 @@ include_HEADERS += \
 # End of include_HEADERS
 
 libckptcore_la_SOURCES = \
+	ckpt/catalog.h \
+	ckpt/commit.h \
+	ckpt/dtype.c \
+	ckpt/engine.h \
+	ckpt/format.h \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
+	ckpt/layout.c \
 	ckpt/number.c \
+	ckpt/plan.h \
+	ckpt/select.h \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES

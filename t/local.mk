@@ -12,6 +12,7 @@ AM_TESTS_ENVIRONMENT = \
 
 check_PROGRAMS += \
 	t/unit/cli.t \
+	t/unit/layout.t \
 	t/unit/number.t \
 	t/unit/util.t
 # End of check_PROGRAMS
@@ -26,6 +27,8 @@ LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
 t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
+
+t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 
 t_unit_number_t_SOURCES = t/unit/number.c t/tap/tap.h
 t_unit_number_t_LDADD = libckptcore.la libutil.la

@@ -1,0 +1,205 @@
+/*
+ * The catalog: which tensors a checkpoint holds and where each byte lies.
+ *
+ * Every format's reader fills one, every writer is given one, and planner,
+ * verify and diff look at nothing else.  It is filled by catalog_add_*(), then
+ * sealed: sorted and checked.  A sealed catalog may be read by any thread.
+ *
+ * Sizes: a tensor takes about 100 bytes and its name, a piece 48.
+ */
+#ifndef FSDP_CATALOG_H
+#define FSDP_CATALOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/fsdp_ckpt.h"
+
+#define CATALOG_NONE  UINT32_MAX
+#define CATALOG_BLOCK (1u << 20) /* bytes that one CRC-32C covers, at most */
+
+typedef struct {
+    const char *name; /* in the arena */
+    uint64_t numel;
+    uint64_t bytes;       /* of all elements */
+    uint64_t dims_first;  /* index into catalog_t.dims; ndim entries */
+    uint64_t piece_first; /* index into catalog_t.pieces, once sealed */
+    uint32_t piece_count;
+    uint32_t unit;  /* index into catalog_t.units, or CATALOG_NONE */
+    uint32_t order; /* how many tensors were added before it: the order of the
+                       writer, and within a unit that of the flat array */
+    uint8_t ndim;
+    uint8_t dtype; /* fsdp_dtype_t */
+} catalog_tensor_t;
+
+/*
+ * Elements [first, first + count) of a tensor, end to end in a file.  Block i
+ * is its bytes from i * CATALOG_BLOCK on, the last one short; blocks do not
+ * reach over pieces.  A piece of a packed type starts and ends at whole bytes
+ * (it may end inside one at the end of the tensor).
+ */
+typedef struct {
+    uint64_t first;
+    uint64_t count;
+    uint64_t offset; /* bytes in the file */
+    uint32_t tensor;
+    uint32_t file;
+    uint32_t crc_first; /* index into catalog_t.crcs; CATALOG_NONE: it has no
+                           checksums */
+    uint32_t rank;      /* that wrote it; 0 where a format has none */
+    uint32_t box;       /* CATALOG_NONE: row-major as above.  Any other value
+                           is kept for boxes and strides of other formats */
+    uint32_t spare;
+} catalog_piece_t;
+
+typedef struct {
+    const char *path;   /* relative to catalog_t.root */
+    uint64_t size;      /* bytes */
+    uint64_t table;     /* where the file holds its own u32 table of block
+                           checksums, entry i being crcs[crc_first + i]; 0:
+                           it holds none */
+    uint32_t crc_first; /* its pieces' checksums, all of them, in a row */
+    uint32_t crc_count;
+    uint32_t crc32c; /* of the whole file */
+    bool has_crc;    /* crc32c is known */
+} catalog_file_t;
+
+typedef struct {
+    const char *name;
+    const char *owner; /* as added */
+    uint64_t tensor;   /* once sealed */
+} catalog_alias_t;
+
+typedef struct catalog_chunk catalog_chunk_t;
+
+typedef struct {
+    fsdp_ckpt_format_t format;
+    const char *path; /* what was recognised, for messages; in the arena */
+    const char *root; /* directory that file paths are relative to */
+    int64_t step;     /* -1: none */
+    fsdp_mesh_t mesh; /* world 0: none */
+    const char *meta; /* one JSON object; "{}" if nothing */
+    uint64_t digest_model[2], digest_optim[2];
+    bool has_digest_model, has_digest_optim;
+
+    catalog_tensor_t *tensors; /* sorted by name (strcmp), once sealed */
+    uint64_t num_tensors;
+    catalog_piece_t *pieces; /* sorted by tensor and first, once sealed */
+    uint64_t num_pieces;
+    catalog_file_t *files;
+    uint32_t num_files;
+    catalog_alias_t *aliases; /* sorted by name, once sealed */
+    uint64_t num_aliases;
+    const char **units; /* names, in order of first mention */
+    uint32_t num_units;
+    uint64_t *dims;
+    uint64_t num_dims;
+    uint32_t *crcs; /* 0: not known (no block that is kept has checksum 0, but
+                       for a chance of 2^-32: then it stays unchecked) */
+    uint64_t num_crcs;
+
+    bool sealed;
+    catalog_chunk_t *arena;
+    uint64_t max_tensors, max_pieces, max_aliases, max_dims, max_crcs;
+    uint32_t max_files, max_units;
+} catalog_t;
+
+/* Empty, with step -1 and meta "{}". */
+void catalog_init(catalog_t *cat);
+
+/* Frees what the catalog holds, not @a cat; an empty one is allowed. */
+void catalog_free(catalog_t *cat);
+
+/* A copy of a string that lives as long as the catalog; NULL: no memory. */
+const char *catalog_strdup(catalog_t *cat, const char *text);
+
+/*
+ * Fill it.  Strings are copied.  Each fails with FSDP_ERR_NO_MEMORY, or with
+ * FSDP_ERR_CORRUPT and the file's or tensor's name if a number does not make
+ * sense.
+ */
+
+fsdp_status_t catalog_add_file(catalog_t *cat, const char *path, uint64_t size,
+                               uint32_t *file_p, fsdp_error_t *err);
+
+/**
+ * @param unit      NULL: none.
+ * @param tensor_p  Index until catalog_seal(), which sorts; may be NULL.
+ */
+fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
+                                 fsdp_dtype_t dtype, uint32_t ndim,
+                                 const uint64_t *dims, const char *unit,
+                                 uint64_t *tensor_p, fsdp_error_t *err);
+
+/* piece->tensor is an index as catalog_add_tensor() gave it.  Empty pieces are
+ * left out. */
+fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
+                                fsdp_error_t *err);
+
+/* Room for @a num checksums of a file, all zero: crcs[file.crc_first …].  Once
+ * for each file. */
+fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
+                               fsdp_error_t *err);
+
+fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
+                                const char *owner, fsdp_error_t *err);
+
+/* What catalog_seal() checks beside names, aliases and piece ranges. */
+enum {
+    CATALOG_CHECK_COVER = 1, /* each element lies in one piece exactly */
+    CATALOG_CHECK_FILES = 2, /* root/path has the size that was added, and each
+                                piece lies inside its file */
+    CATALOG_CHECK_ALL = 3
+};
+
+/**
+ * Sort, check, and make ready for lookups.  Indexes of tensors and pieces
+ * change; `order` tells the old one of a tensor.
+ *
+ * @return FSDP_ERR_CORRUPT, naming tensor, file and range: a name twice, an
+ *         element in no piece or in two, a file that is missing, short or
+ *         long, a piece that leaves its file.
+ */
+fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err);
+
+/* After catalog_seal(): binary search; aliases are found too. */
+bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p);
+
+/* The piece of a tensor that holds an element, or the first one behind it;
+ * piece_first + piece_count if there is none. */
+uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
+                            uint64_t element);
+
+/* Bytes of a piece, and how many blocks have a checksum. */
+uint64_t catalog_piece_bytes(const catalog_t *cat,
+                             const catalog_piece_t *piece);
+uint64_t catalog_blocks(uint64_t bytes);
+
+/* root/path of a file; the caller frees it; NULL: no memory. */
+char *catalog_file_path(const catalog_t *cat, uint32_t file);
+
+/*
+ * Element types, beside the public functions.
+ */
+
+/* Bytes that @a count elements take, packed types rounded up to whole bytes.
+ * @return false if it does not fit. */
+bool dtype_bytes(fsdp_dtype_t dtype, uint64_t count, uint64_t *bytes_p);
+
+/* Known to this version; values read from files are checked by this. */
+bool dtype_valid(unsigned dtype);
+
+/* f32, bf16, f16 and f64: what --cast and diff take as numbers. */
+bool dtype_is_float(fsdp_dtype_t dtype);
+
+/**
+ * Convert elements between f32, bf16, f16 and f64: to nearest, ties to even;
+ * NaN stays NaN, infinities and signed zeros stay.
+ *
+ * @return false if one of the types is another.
+ */
+bool dtype_convert(fsdp_dtype_t from, const void *src, fsdp_dtype_t to,
+                   void *dst, uint64_t count);
+
+#endif

@@ -1,0 +1,98 @@
+/*
+ * The commit protocol: a target is built under a temporary name and appears
+ * under its own by one rename, when everything is durable.
+ *
+ * A directory target may be built by several ranks that share nothing but the
+ * file system.  They meet in a directory of small messages beside it:
+ *
+ *     PARENT/.tmp-NAME-ID         the target while it is built
+ *     PARENT/.tmp-NAME-ID.ranks   messages; gone when the commit is over
+ *
+ * Nothing that starts with ".tmp-" is ever taken for a checkpoint.
+ */
+#ifndef FSDP_COMMIT_H
+#define FSDP_COMMIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/util/fsdp_status.h"
+
+typedef struct commit commit_t;
+
+typedef struct {
+    const char *target; /* final path: directory or file */
+    const char *id;     /* of this attempt; the same on all ranks */
+    bool is_dir;
+    bool replace;   /* an older directory of that name may be replaced */
+    uint32_t rank;  /* who am I, of how many */
+    uint32_t world; /* 1: no messages are used */
+    uint64_t bytes; /* that the target will need in all, for the preflight */
+    uint64_t files;
+    double deadline; /* seconds that a wait for others may take */
+} commit_config_t;
+
+/* Is there room for @a bytes and @a files more in the file system of an
+ * existing directory, and may we write there?
+ * @param free_p  Bytes free; may be NULL. */
+fsdp_status_t commit_preflight(const char *dir, uint64_t bytes, uint64_t files,
+                               uint64_t *free_p, fsdp_error_t *err);
+
+/**
+ * Rank 0 checks the room, removes nothing of others, and makes the temporary
+ * directories; the others wait for them.
+ *
+ * @return FSDP_ERR_EXISTS if the target is there and not to be replaced;
+ *         FSDP_ERR_IO without room or permission.
+ */
+fsdp_status_t commit_begin(const commit_config_t *config, commit_t **commit_p,
+                           fsdp_error_t *err);
+
+/* Temporary directory, or temporary file. */
+const char *commit_path(const commit_t *commit);
+
+/* Leave a message for the other ranks: it appears whole or not at all. */
+fsdp_status_t commit_post(commit_t *commit, const char *topic, uint32_t number,
+                          const void *data, size_t size, fsdp_error_t *err);
+
+/**
+ * Wait for the messages of @a topic with the numbers [first, first + num).
+ *
+ * @param rank_of  The rank that is to blame for message i: rank_of[i], or
+ *                 first + i if it is NULL.
+ * @param data_p   num texts, each to be freed by the caller, '\0' behind
+ *                 them, and
+ * @param size_p   their sizes.  Both NULL: only wait.
+ *
+ * @return FSDP_ERR_PEER_LOST, naming the ranks, at the deadline; another
+ *         rank's error as soon as it has failed.
+ */
+fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
+                          uint32_t num, const uint32_t *rank_of, char **data_p,
+                          size_t *size_p, fsdp_error_t *err);
+
+/**
+ * Rank 0: sync the directory, rename, sync the parent, and say so to all.
+ *
+ * @param latest  Also replace PARENT/latest by this target's name.
+ */
+fsdp_status_t commit_publish(commit_t *commit, bool latest, fsdp_error_t *err);
+
+/* Other ranks: wait until rank 0 has published. */
+fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err);
+
+/**
+ * End it, once for each commit_begin() that succeeded.
+ *
+ * @param status  FSDP_OK, or what made this rank fail: then the others are
+ *                told, and rank 0 removes all temporary files.
+ * @param err     The text of that error: the first failing rank's, on all
+ *                ranks; may be NULL.
+ *
+ * @return the status that all ranks return.
+ */
+fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
+                         fsdp_error_t *err);
+
+#endif

@@ -1,0 +1,92 @@
+/*
+ * The table of formats: how each is recognised, read and written.
+ *
+ * A reader fills a catalog.  A writer is given a sealed catalog: it makes the
+ * files with room for the data and says where each piece lies; the engine
+ * then writes the data with pwrite; at the end the writer adds what describes
+ * the whole (index, manifest).  No format code moves tensor data.
+ */
+#ifndef FSDP_FORMAT_H
+#define FSDP_FORMAT_H
+
+#include "ckpt/catalog.h"
+
+/* What format_look() found at a path. */
+typedef struct {
+    const char *path;
+    bool is_dir;
+    uint64_t size;          /* of a file */
+    unsigned char head[16]; /* first bytes of a file, zeros behind its end */
+} format_look_t;
+
+typedef struct {
+    fsdp_ckpt_format_t id;
+    const char *name; /* as --to names it */
+    const char *what; /* for messages: "a sharded HDF5 checkpoint" */
+
+    /* Does it look like this format, whole or damaged?  Cheap: file names and
+     * the first bytes.  The first format of the table that says yes opens it. */
+    bool (*probe)(const format_look_t *look);
+
+    /**
+     * Fill an empty catalog and seal it with CATALOG_CHECK_ALL.  Sets root,
+     * path, step, mesh, meta and digests where there are any.  Tensors are
+     * added in the order of the writer, with their units.
+     *
+     * @return FSDP_ERR_CORRUPT, FSDP_ERR_IO, FSDP_ERR_NOT_FOUND (incomplete).
+     */
+    fsdp_status_t (*open)(const char *path, catalog_t *cat, fsdp_error_t *err);
+
+    /* The writer; create == NULL: this format cannot be written. */
+    bool is_dir;    /* the target is a directory, else one file */
+    bool has_crcs;  /* files keep a table of block checksums */
+    bool has_kinds; /* names carry their kind: "model/…", "optim/…/…" */
+
+    /**
+     * Make one file: with room for its pieces, nothing else known yet.
+     *
+     * @param cat     Sealed.  files[file].crc_count entries are reserved for
+     *                it where has_crcs.  The call sets pieces[].offset of its
+     *                pieces, files[file].size and .table.
+     * @param pieces  Indexes of all pieces of the file, by rank, then in the
+     *                tensors' order.
+     * @param path    The full path of the file, which does not exist.
+     *
+     * The file is closed when it returns; it need not be durable: sizes are
+     * reserved, gaps checksummed and everything synced by the caller.  May be
+     * called from several threads at once (a lock is the format's business).
+     */
+    fsdp_status_t (*create)(catalog_t *cat, uint32_t file,
+                            const uint64_t *pieces, uint64_t num,
+                            const char *path, fsdp_error_t *err);
+
+    /**
+     * Write what describes the whole into @a dir, the mark of completeness
+     * last, each synced.  The catalog is complete: offsets, checksums, file
+     * sizes and file checksums, meta, mesh, digests, aliases.  NULL: nothing.
+     */
+    fsdp_status_t (*finish)(const catalog_t *cat, const char *dir,
+                            fsdp_error_t *err);
+} format_t;
+
+extern const format_t format_hdf5;      /* ours, sharded */
+extern const format_t format_hdf5_file; /* one file of plain datasets */
+extern const format_t format_safetensors;
+
+/* NULL if the number is no format. */
+const format_t *format_get(fsdp_ckpt_format_t id);
+
+/* What is there; FSDP_ERR_NOT_FOUND, FSDP_ERR_IO. */
+fsdp_status_t format_look(const char *path, format_look_t *look_p,
+                          fsdp_error_t *err);
+
+/**
+ * Recognise and open.  In a directory of checkpoints: the one that `latest`
+ * names, or where that is missing or damaged the step-* of the highest number
+ * that opens.
+ *
+ * @param cat  Empty (catalog_init); the caller frees it, after errors too.
+ */
+fsdp_status_t format_open(const char *path, catalog_t *cat, fsdp_error_t *err);
+
+#endif

@@ -1,0 +1,78 @@
+/*
+ * The plan: which bytes go from where to where.
+ *
+ * Target pieces are intersected with source pieces.  Each intersection is one
+ * copy; copies are in an order in which both sides are read and written from
+ * front to back, so that the engine joins neighbours into large transfers.
+ * Both sides may also be memory: that is a save, and a load.
+ */
+#ifndef FSDP_PLAN_H
+#define FSDP_PLAN_H
+
+#include "ckpt/catalog.h"
+
+enum {
+    PLAN_SRC_MEM = 1, /* src is an address */
+    PLAN_DST_MEM = 2, /* dst is an address */
+    PLAN_DISCARD = 4, /* is read only to complete a checksum */
+    PLAN_AGAIN = 8    /* the source bytes are in another copy too: they do not
+                         count for the source's checksum */
+};
+
+typedef struct {
+    uint64_t src;   /* bytes in the source piece's file, or address */
+    uint64_t dst;   /* bytes in the target piece's file, or address */
+    uint64_t first; /* element of the tensor */
+    uint64_t count; /* elements, at least 1 */
+    uint32_t
+        src_piece; /* index into the source catalog; CATALOG_NONE: memory */
+    uint32_t dst_piece;           /* the same of the target */
+    uint8_t src_dtype, dst_dtype; /* differ only for a cast */
+    uint8_t flags;
+} plan_copy_t;
+
+typedef struct {
+    const catalog_t *src; /* borrowed; NULL: all sources are memory */
+    const catalog_t *dst; /* borrowed; NULL: all targets are memory */
+    plan_copy_t *copies;
+    uint64_t num;
+    uint64_t max;
+    uint64_t runs;       /* after joining neighbours on both sides */
+    uint64_t bytes_read; /* from files */
+    uint64_t bytes_written;
+} plan_t;
+
+/**
+ * Fill the pieces of a target from a source: reshard, convert, consolidate.
+ *
+ * @param dst     Sealed; offsets may be unknown: plan_place() sets them.
+ * @param map     The source tensor of each target tensor; same shape.
+ *
+ * @return FSDP_ERR_CORRUPT if the source has no piece for an element.
+ */
+fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
+                           const catalog_t *dst, const uint64_t *map,
+                           fsdp_error_t *err);
+
+/* Fill ranges in memory, in the order of the files, with what is needed beside
+ * them to complete the checksums of the blocks they touch. */
+fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
+                        const fsdp_ckpt_range_t *ranges, size_t num,
+                        fsdp_error_t *err);
+
+/* Read every piece that has checksums, and none twice. */
+fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err);
+
+/* Write pieces of a target from memory: data[i] are the elements of
+ * pieces[i]. */
+fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
+                        const uint64_t *pieces, const void *const *data,
+                        size_t num, fsdp_error_t *err);
+
+/* Put the copies in the order of the target files, once their offsets are
+ * known. */
+void plan_place(plan_t *plan);
+
+void plan_free(plan_t *plan);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * Choosing tensors by patterns, and renaming them: what --include, --exclude
+ * and --rename mean, for all tools.
+ */
+#ifndef FSDP_SELECT_H
+#define FSDP_SELECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lib/util/fsdp_status.h"
+
+/* fnmatch patterns over whole names; '*' matches '/' and '.' too. */
+typedef struct {
+    const char *const *include; /* none: all */
+    size_t num_include;
+    const char *const *exclude;
+    size_t num_exclude;
+    bool only_model; /* leave out names that start with "optim/" */
+} select_t;
+
+bool select_match(const select_t *select, const char *name);
+
+/* A pattern that matches none of the names is most likely a mistake: used to
+ * say so.  @return whether the pattern matches. */
+bool select_pattern_match(const char *pattern, const char *name);
+
+/* @return FSDP_ERR_INVALID_PARAM with the rule if it is none: "FROM=TO", both
+ *         with a '*' at the end or both without. */
+fsdp_status_t select_check_rule(const char *rule, fsdp_error_t *err);
+
+/* Apply rules in order; each sees the result of those before it.
+ * @return the new name, to be freed by the caller; NULL: no memory. */
+char *select_rename(const char *const *rules, size_t num, const char *name);
+
+/* The name without its kind: "model/x" and "optim/exp_avg/x" give "x"; others
+ * stay as they are.  Points into @a name. */
+const char *select_base(const char *name);
+
+/* Does it start with "model/"; with "optim/"? */
+bool select_is_model(const char *name);
+bool select_is_optim(const char *name);
+
+#endif
