@@ -19,6 +19,7 @@ AC_DEFUN([FSDP_COMPILE_FLAGS], [
         -Wpointer-arith -Wwrite-strings -Wvla], [FSDP_CFLAGS], [-Werror])
     AX_APPEND_COMPILE_FLAGS([-Wno-missing-field-initializers], [FSDP_CFLAGS],
         [-Werror])
+    FSDP_CFLAGS=${FSDP_CFLAGS# }
     AS_IF([test "x$enable_werror" = xyes],
         [FSDP_CFLAGS="$FSDP_CFLAGS -Werror"])
     AC_SUBST([FSDP_CFLAGS])

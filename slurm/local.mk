@@ -1,1 +1,8 @@
-EXTRA_DIST += slurm/cluster
+# Job scripts to copy; the private cluster is for the tree's own use.
+exampledir = $(docdir)/examples
+dist_example_DATA = slurm/train.sbatch
+
+EXTRA_DIST += \
+	slurm/README.md \
+	slurm/cluster
+# End of EXTRA_DIST

@@ -18,7 +18,8 @@ check_PROGRAMS += \
 # End of check_PROGRAMS
 
 dist_check_SCRIPTS += \
-	t/t0001-headers.t
+	t/t0001-headers.t \
+	t/t0003-scripts.t
 # End of dist_check_SCRIPTS
 
 # For each program that says nothing else: the unit tests.
