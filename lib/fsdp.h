@@ -243,6 +243,11 @@ typedef struct {
     fsdp_mesh_t mesh;
 } fsdp_layout_info_t;
 
+/* Element types that fsdp_param_data() and fsdp_param_grad() have; known from
+ * fsdp_create() on.  Local. */
+FSDP_API void fsdp_get_precision(const fsdp_t *fsdp, fsdp_precision_t *param_p,
+                                 fsdp_precision_t *reduce_p);
+
 /* After fsdp_seal().  Local. */
 FSDP_API void fsdp_get_layout(const fsdp_t *fsdp, fsdp_layout_info_t *info_p);
 
