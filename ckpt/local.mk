@@ -19,7 +19,6 @@ libckptcore_la_SOURCES = \
 	ckpt/layout.c \
 	ckpt/number.c \
 	ckpt/plan.h \
-	ckpt/select.h \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES

@@ -14,6 +14,7 @@ check_PROGRAMS += \
 	t/unit/cli.t \
 	t/unit/layout.t \
 	t/unit/number.t \
+	t/unit/select.t \
 	t/unit/util.t
 # End of check_PROGRAMS
 
@@ -33,6 +34,9 @@ t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 
 t_unit_number_t_SOURCES = t/unit/number.c t/tap/tap.h
 t_unit_number_t_LDADD = libckptcore.la libutil.la
+
+t_unit_select_t_SOURCES = t/unit/select.c t/tap/tap.h
+t_unit_select_t_LDADD = libutil.la libckptcore.la
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 

@@ -3,22 +3,56 @@
 #include "lib/util/select.h"
 
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
-bool select_matches(const char *pattern, const char *name)
-{
-    size_t skip = strlen(SELECT_MODEL);
+#include "lib/util/io.h"
 
+#define MODEL "model/"
+#define OPTIM "optim/"
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+bool select_is_model(const char *name)
+{
+    return begins(name, MODEL);
+}
+
+bool select_is_optim(const char *name)
+{
+    return begins(name, OPTIM);
+}
+
+const char *select_base(const char *name)
+{
+    const char *slash;
+
+    if (select_is_model(name)) {
+        return name + strlen(MODEL);
+    }
+    if (select_is_optim(name)) {
+        slash = strchr(name + strlen(OPTIM), '/');
+        return (slash != NULL) ? slash + 1 : name;
+    }
+
+    return name;
+}
+
+bool select_pattern_match(const char *pattern, const char *name)
+{
     return fnmatch(pattern, name, 0) == 0 ||
-           (strncmp(name, SELECT_MODEL, skip) == 0 &&
-            fnmatch(pattern, name + skip, 0) == 0);
+           (select_is_model(name) &&
+            fnmatch(pattern, name + strlen(MODEL), 0) == 0);
 }
 
 static bool any_matches(const char *const *patterns, size_t num,
                         const char *name)
 {
     for (size_t i = 0; i < num; i++) {
-        if (select_matches(patterns[i], name)) {
+        if (select_pattern_match(patterns[i], name)) {
             return true;
         }
     }
@@ -26,14 +60,83 @@ static bool any_matches(const char *const *patterns, size_t num,
     return false;
 }
 
-bool select_wants(const select_t *select, const char *name)
+bool select_match(const select_t *select, const char *name)
 {
-    if (select->only_model &&
-        strncmp(name, SELECT_OPTIM, strlen(SELECT_OPTIM)) == 0) {
+    if (select->only_model && select_is_optim(name)) {
         return false;
     }
 
     return (select->num_include == 0 ||
             any_matches(select->include, select->num_include, name)) &&
            !any_matches(select->exclude, select->num_exclude, name);
+}
+
+/* A rule's parts, neither of them with its '*'. */
+typedef struct {
+    const char *from, *to; /* not terminated */
+    size_t from_size, to_size;
+    bool is_prefix;
+} rule_t;
+
+static bool parse_rule(const char *text, rule_t *rule)
+{
+    const char *equals = strchr(text, '=');
+    bool from_star, to_star;
+
+    if (equals == NULL) {
+        return false;
+    }
+
+    *rule = (rule_t){
+        .from = text,
+        .to = equals + 1,
+        .from_size = (size_t)(equals - text),
+        .to_size = strlen(equals + 1),
+    };
+    from_star = rule->from_size > 0 && equals[-1] == '*';
+    to_star = rule->to_size > 0 && rule->to[rule->to_size - 1] == '*';
+    rule->is_prefix = from_star;
+    rule->from_size -= from_star;
+    rule->to_size -= to_star;
+
+    return from_star == to_star &&
+           (from_star || (rule->from_size > 0 && rule->to_size > 0)) &&
+           memchr(rule->from, '*', rule->from_size) == NULL &&
+           memchr(rule->to, '*', rule->to_size) == NULL;
+}
+
+fsdp_status_t select_check_rule(const char *rule, fsdp_error_t *err)
+{
+    rule_t parsed;
+
+    if (!parse_rule(rule, &parsed)) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "'%s' is no FROM=TO: both are whole names, or "
+                              "both are prefixes that end in '*'",
+                              rule);
+    }
+
+    return FSDP_OK;
+}
+
+char *select_rename(const char *const *rules, size_t num, const char *name)
+{
+    char *now = strdup(name);
+
+    for (size_t i = 0; i < num && now != NULL; i++) {
+        char *next;
+        rule_t rule;
+
+        if (!parse_rule(rules[i], &rule) ||
+            strncmp(now, rule.from, rule.from_size) != 0 ||
+            (!rule.is_prefix && now[rule.from_size] != '\0')) {
+            continue;
+        }
+        next =
+            io_path("%.*s%s", (int)rule.to_size, rule.to, now + rule.from_size);
+        free(now);
+        now = next;
+    }
+
+    return now;
 }

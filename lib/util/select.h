@@ -1,5 +1,6 @@
 /*
- * Which tensors the user means: patterns over names, the same in all programs.
+ * Choosing tensors by patterns, and renaming them: what --include, --exclude
+ * and --rename mean, for all tools.
  */
 #ifndef FSDP_SELECT_H
 #define FSDP_SELECT_H
@@ -7,27 +8,43 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Names of optimizer state begin with this, those of parameters, where names
- * have kinds at all, with "model/". */
-#define SELECT_MODEL "model/"
-#define SELECT_OPTIM "optim/"
+#include "lib/util/fsdp_status.h"
 
 typedef struct {
-    const char *const *include; /* none: all */
+    const char *const *include; /* patterns; none: all */
     size_t num_include;
     const char *const *exclude;
     size_t num_exclude;
-    bool only_model; /* no optimizer state */
+    bool only_model; /* leave out names that start with "optim/" */
 } select_t;
+
+/* Included and not excluded. */
+bool select_match(const select_t *select, const char *name);
 
 /**
  * Whether a pattern of fnmatch() fits a whole name; '*' crosses '/' and '.'.
  * "model/NAME" is also matched as NAME, so that the same pattern works for a
  * checkpoint with kinds and for its consolidated weights.
+ *
+ * A pattern that matches none of the names is most likely a mistake: used to
+ * say so.
  */
-bool select_matches(const char *pattern, const char *name);
+bool select_pattern_match(const char *pattern, const char *name);
 
-/* Included and not excluded. */
-bool select_wants(const select_t *select, const char *name);
+/* @return FSDP_ERR_INVALID_PARAM with the rule if it is none: "FROM=TO", both
+ *         with a '*' at the end or both without. */
+fsdp_status_t select_check_rule(const char *rule, fsdp_error_t *err);
+
+/* Apply rules in order; each sees the result of those before it.
+ * @return the new name, to be freed by the caller; NULL: no memory. */
+char *select_rename(const char *const *rules, size_t num, const char *name);
+
+/* The name without its kind: "model/x" and "optim/exp_avg/x" give "x"; others
+ * stay as they are.  Points into @a name. */
+const char *select_base(const char *name);
+
+/* Does it start with "model/"; with "optim/"? */
+bool select_is_model(const char *name);
+bool select_is_optim(const char *name);
 
 #endif

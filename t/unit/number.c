@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "ckpt/fsdp_ckpt.h"
-#include "lib/util/select.h"
 #include "t/tap/tap.h"
 
 static void test_numbers(void)
@@ -68,41 +67,9 @@ static void test_complex(void)
     ok(values[0] == 3 && values[1] == 4, "a complex number has two values");
 }
 
-static void test_select(void)
-{
-    static const struct {
-        const char *pattern, *name;
-        bool matches;
-    } cases[] = {
-        {"*",             "model/h.0.w",         true },
-        {"model/*",       "model/h.0.w",         true },
-        {"h.0.*",         "model/h.0.w",         true },
-        {"h.0.*",         "h.0.w",               true },
-        {"h.0.*",         "optim/exp_avg/h.0.w", false},
-        {"*h.[0-3].*",    "optim/exp_avg/h.2.w", true },
-        {"h.0",           "model/h.0.w",         false},
-        {"model/model/w", "model/w",             false},
-    };
-    const char *all[] = {"*h.0*", "*.b"}, *no[] = {"optim/exp_avg_sq/*"};
-    select_t select = {all, 2, no, 1, false};
-    select_t none = {0}, model = {.only_model = true};
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        ok(select_matches(cases[i].pattern, cases[i].name) == cases[i].matches,
-           "'%s' against '%s'", cases[i].pattern, cases[i].name);
-    }
-    ok(select_wants(&none, "optim/exp_avg/w"), "no pattern selects all");
-    ok(!select_wants(&model, "optim/exp_avg/w"), "except optimizer state");
-    ok(select_wants(&model, "w"), "which a name without a kind is not");
-    ok(select_wants(&select, "model/ln.b"), "any pattern is enough");
-    ok(!select_wants(&select, "model/ln.w"), "one is needed");
-    ok(!select_wants(&select, "optim/exp_avg_sq/h.0"), "exclusion wins");
-}
-
 int main(void)
 {
     test_numbers();
     test_complex();
-    test_select();
     return tap_done();
 }
