@@ -20,6 +20,7 @@ check_PROGRAMS += \
 
 dist_check_SCRIPTS += \
 	t/t0001-headers.t \
+	t/t0002-man.t \
 	t/t0003-scripts.t
 # End of dist_check_SCRIPTS
 
@@ -69,7 +70,11 @@ check-prove: all check-programs
 print-tests:
 	@printf '%s\n' $(TESTS)
 
+print-programs:
+	@printf '%s\n' $(bin_PROGRAMS)
+
 print-headers:
 	@printf '%s\n' $(include_HEADERS)
 
-.PHONY: check-programs check-prove print-headers print-tests prove
+.PHONY: check-programs check-prove print-headers print-programs print-tests \
+	prove
