@@ -134,14 +134,14 @@ typedef struct {
     bool async_save;   /* room for a staged copy, so that fsdp_save_start()
                           takes as long as a memory copy */
     uint32_t threads;  /* for the optimizer; 0: 1 */
-    float beta1, beta2, eps, weight_decay; /* AdamW */
+    double beta1, beta2, eps, weight_decay; /* AdamW */
 } fsdp_config_t;
 
 #define FSDP_CONFIG_INIT                                             \
     {                                                                \
         .size = sizeof(fsdp_config_t), .micro_batches = 1,           \
-        .prefetch = 1, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f,  \
-        .weight_decay = 0.1f                                         \
+        .prefetch = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,     \
+        .weight_decay = 0.1                                          \
     }
 
 /* Local: ranks compare their layouts in fsdp_seal(). */

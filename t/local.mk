@@ -12,9 +12,12 @@ AM_TESTS_ENVIRONMENT = \
 
 check_PROGRAMS += \
 	t/unit/cli.t \
+	t/unit/digest.t \
+	t/unit/kernels.t \
 	t/unit/layout.t \
 	t/unit/number.t \
 	t/unit/select.t \
+	t/unit/sum_tree.t \
 	t/unit/util.t
 # End of check_PROGRAMS
 
@@ -39,6 +42,9 @@ t_unit_number_t_LDADD = libckptcore.la libutil.la
 t_unit_select_t_SOURCES = t/unit/select.c t/tap/tap.h
 t_unit_select_t_LDADD = libutil.la libckptcore.la
 
+t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
+t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
+t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 
 TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)

@@ -10,6 +10,8 @@ libutil_la_SOURCES = \
 	lib/util/io.h \
 	lib/util/select.c \
 	lib/util/select.h \
+	lib/util/simd.c \
+	lib/util/simd.h \
 	lib/util/size.c \
 	lib/util/size.h
 # End of libutil_la_SOURCES
