@@ -50,7 +50,7 @@ typedef struct {
     uint32_t rank;      /* that wrote it; 0 where a format has none */
     uint32_t box;       /* CATALOG_NONE: row-major as above.  Any other value
                            is kept for boxes and strides of other formats */
-    uint32_t spare;
+    uint32_t tag;       /* for the use of whoever fills the catalog */
 } catalog_piece_t;
 
 typedef struct {
@@ -95,8 +95,7 @@ typedef struct {
     uint32_t num_units;
     uint64_t *dims;
     uint64_t num_dims;
-    uint32_t *crcs; /* 0: not known (no block that is kept has checksum 0, but
-                       for a chance of 2^-32: then it stays unchecked) */
+    uint32_t *crcs; /* 0 in a table on disk: the block was never written */
     uint64_t num_crcs;
 
     bool sealed;

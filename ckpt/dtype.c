@@ -88,37 +88,6 @@ bool dtype_is_float(fsdp_dtype_t dtype)
 
 enum { CONVERT_BLOCK = 256 };
 
-/* A 16-bit float with @a fraction bits of fraction, as f64. */
-static double widen16(uint16_t value, unsigned fraction)
-{
-    const unsigned bias = (1u << (14 - fraction)) - 1;
-    const uint64_t mask = (1u << fraction) - 1;
-    uint64_t sign = (uint64_t)(value >> 15) << 63;
-    uint64_t part = value & mask;
-    unsigned exponent = (value & 0x7fff) >> fraction;
-    uint64_t bits;
-    double number;
-
-    if (exponent == 0) {
-        number = (double)part; /* times 2^(1 - bias - fraction), exact */
-        for (unsigned i = 0; i < bias - 1 + fraction; i++) {
-            number *= 0.5;
-        }
-        memcpy(&bits, &number, sizeof(bits));
-    } else {
-        if (exponent == 2 * bias + 1) {
-            exponent = 2047; /* infinity, NaN */
-        } else {
-            exponent += 1023 - bias;
-        }
-        bits = (uint64_t)exponent << 52 | part << (52 - fraction);
-    }
-
-    bits |= sign;
-    memcpy(&number, &bits, sizeof(number));
-    return number;
-}
-
 /* Round an f64 to a 16-bit float with @a fraction bits of fraction. */
 static uint16_t narrow16(double number, unsigned fraction)
 {
@@ -167,24 +136,6 @@ static uint16_t narrow16(double number, unsigned fraction)
     return (uint16_t)(sign | value);
 }
 
-static void widen(fsdp_dtype_t from, const char *src, double *dst, size_t num)
-{
-    for (size_t i = 0; i < num; i++) {
-        uint16_t half;
-        float single;
-
-        if (from == FSDP_DTYPE_F64) {
-            memcpy(&dst[i], src + 8 * i, 8);
-        } else if (from == FSDP_DTYPE_F32) {
-            memcpy(&single, src + 4 * i, 4);
-            dst[i] = (double)single;
-        } else {
-            memcpy(&half, src + 2 * i, 2);
-            dst[i] = widen16(half, (from == FSDP_DTYPE_BF16) ? 7 : 10);
-        }
-    }
-}
-
 static void narrow(const double *src, fsdp_dtype_t to, char *dst, size_t num)
 {
     for (size_t i = 0; i < num; i++) {
@@ -218,7 +169,7 @@ bool dtype_convert(fsdp_dtype_t from, const void *src, fsdp_dtype_t to,
         size_t num = (count - done < CONVERT_BLOCK) ? (size_t)(count - done)
                                                     : CONVERT_BLOCK;
 
-        widen(from, in, block, num);
+        fsdp_dtype_to_double(from, in, 0, num, block);
         narrow(block, to, out, num);
         in += num * (dtypes[from].bits / 8);
         out += num * (dtypes[to].bits / 8);

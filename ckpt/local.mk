@@ -9,6 +9,7 @@ include_HEADERS += \
 # End of include_HEADERS
 
 libckptcore_la_SOURCES = \
+	ckpt/catalog.c \
 	ckpt/catalog.h \
 	ckpt/commit.h \
 	ckpt/dtype.c \

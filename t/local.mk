@@ -11,6 +11,7 @@ AM_TESTS_ENVIRONMENT = \
 	SHARNESS_TEST_DIRECTORY SHARNESS_BUILD_DIRECTORY;
 
 check_PROGRAMS += \
+	t/unit/catalog.t \
 	t/unit/cli.t \
 	t/unit/digest.t \
 	t/unit/kernels.t \
@@ -33,6 +34,8 @@ LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
 t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
+
+t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 

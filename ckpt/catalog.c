@@ -1,0 +1,642 @@
+#include "config.h"
+
+#include "ckpt/catalog.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+/* --- Memory ---------------------------------------------------------------- */
+
+enum { CHUNK_SIZE = 64 << 10 };
+
+struct catalog_chunk {
+    catalog_chunk_t *next;
+    size_t used, size;
+    char data[];
+};
+
+static fsdp_status_t no_memory(const catalog_t *cat, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                          "%s: no memory for the table of tensors", cat->path);
+}
+
+static char *arena_alloc(catalog_t *cat, size_t size)
+{
+    catalog_chunk_t *chunk = cat->arena;
+    char *data;
+
+    if (chunk == NULL || chunk->size - chunk->used < size) {
+        size_t room = (size > CHUNK_SIZE) ? size : CHUNK_SIZE;
+
+        chunk = malloc(sizeof(*chunk) + room);
+        if (chunk == NULL) {
+            return NULL;
+        }
+        *chunk = (catalog_chunk_t){.next = cat->arena, .size = room};
+        cat->arena = chunk;
+    }
+
+    data = chunk->data + chunk->used;
+    chunk->used += size;
+    return data;
+}
+
+const char *catalog_strdup(catalog_t *cat, const char *text)
+{
+    size_t size = strlen(text) + 1;
+    char *copy = arena_alloc(cat, size);
+
+    return (copy != NULL) ? memcpy(copy, text, size) : NULL;
+}
+
+/* Make room for @a more entries; @return the array, NULL without memory. */
+static void *grow(void *array, uint64_t num, uint64_t more, uint64_t *max,
+                  size_t size)
+{
+    uint64_t want, bytes;
+    void *larger;
+
+    if (more <= *max - num) {
+        return array;
+    }
+
+    if (__builtin_add_overflow(num, more, &want)) {
+        return NULL;
+    }
+    if (want < 2 * *max) {
+        want = 2 * *max;
+    } else if (want < 16) {
+        want = 16;
+    }
+    if (__builtin_mul_overflow(want, size, &bytes)) {
+        return NULL;
+    }
+
+    larger = realloc(array, (size_t)bytes);
+    if (larger != NULL) {
+        *max = want;
+    }
+    return larger;
+}
+
+#define GROW(_cat, _array, _num, _max, _more)                           \
+    ({                                                                  \
+        uint64_t _grown = (_cat)->_max;                                 \
+        void *_p = grow((_cat)->_array, (_cat)->_num, (_more), &_grown, \
+                        sizeof(*(_cat)->_array));                       \
+        if (_p != NULL) {                                               \
+            (_cat)->_array = _p;                                        \
+            (_cat)->_max = (__typeof__((_cat)->_max))_grown;            \
+        }                                                               \
+        _p != NULL;                                                     \
+    })
+
+void catalog_init(catalog_t *cat)
+{
+    *cat = (catalog_t){.step = -1, .meta = "{}", .path = "", .root = "."};
+}
+
+void catalog_free(catalog_t *cat)
+{
+    catalog_chunk_t *next;
+
+    for (catalog_chunk_t *chunk = cat->arena; chunk != NULL; chunk = next) {
+        next = chunk->next;
+        free(chunk);
+    }
+    free(cat->tensors);
+    free(cat->pieces);
+    free(cat->files);
+    free(cat->aliases);
+    free(cat->units);
+    free(cat->dims);
+    free(cat->crcs);
+    catalog_init(cat);
+}
+
+/* --- Filling ---------------------------------------------------------------- */
+
+fsdp_status_t catalog_add_file(catalog_t *cat, const char *path, uint64_t size,
+                               uint32_t *file_p, fsdp_error_t *err)
+{
+    catalog_file_t file = {.size = size};
+
+    if (cat->num_files == CATALOG_NONE) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too many files",
+                              cat->path);
+    }
+
+    file.path = catalog_strdup(cat, path);
+    if (file.path == NULL || !GROW(cat, files, num_files, max_files, 1)) {
+        return no_memory(cat, err);
+    }
+
+    *file_p = cat->num_files;
+    cat->files[cat->num_files++] = file;
+    return FSDP_OK;
+}
+
+/* Units are mentioned in runs: look at the last one first. */
+static bool add_unit(catalog_t *cat, const char *name, uint32_t *unit_p)
+{
+    uint32_t last = CATALOG_NONE;
+
+    if (name == NULL) {
+        *unit_p = CATALOG_NONE;
+        return true;
+    }
+
+    if (cat->num_tensors > 0) {
+        last = cat->tensors[cat->num_tensors - 1].unit;
+    }
+    if (last != CATALOG_NONE && strcmp(cat->units[last], name) == 0) {
+        *unit_p = last;
+        return true;
+    }
+    for (uint32_t i = 0; i < cat->num_units; i++) {
+        if (strcmp(cat->units[i], name) == 0) {
+            *unit_p = i;
+            return true;
+        }
+    }
+
+    if (!GROW(cat, units, num_units, max_units, 1)) {
+        return false;
+    }
+    cat->units[cat->num_units] = catalog_strdup(cat, name);
+    if (cat->units[cat->num_units] == NULL) {
+        return false;
+    }
+    *unit_p = cat->num_units++;
+    return true;
+}
+
+/* Elements and bytes of a shape. */
+static fsdp_status_t measure(const catalog_t *cat, const char *name,
+                             catalog_tensor_t *tensor, const uint64_t *dims,
+                             fsdp_error_t *err)
+{
+    bool fits = true;
+
+    tensor->numel = 1;
+    for (uint32_t d = 0; d < tensor->ndim; d++) {
+        if (dims[d] == 0) {
+            tensor->numel = 0;
+            break;
+        }
+    }
+    for (uint32_t d = 0; d < tensor->ndim && tensor->numel > 0 && fits; d++) {
+        fits = !__builtin_mul_overflow(tensor->numel, dims[d], &tensor->numel);
+    }
+
+    if (!fits ||
+        !dtype_bytes((fsdp_dtype_t)tensor->dtype, tensor->numel,
+                     &tensor->bytes) ||
+        tensor->bytes > INT64_MAX) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: tensor %s: its shape has more than 2^63 "
+                              "bytes",
+                              cat->path, name);
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
+                                 fsdp_dtype_t dtype, uint32_t ndim,
+                                 const uint64_t *dims, const char *unit,
+                                 uint64_t *tensor_p, fsdp_error_t *err)
+{
+    catalog_tensor_t tensor = {.dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim};
+
+    if (!dtype_valid((unsigned)dtype) || ndim > FSDP_CKPT_MAX_NDIM ||
+        cat->num_tensors == CATALOG_NONE) {
+        return fsdp_error_set(
+            err, FSDP_ERR_CORRUPT,
+            "%s: tensor %s: element type %u and %u dimensions "
+            "are not known here",
+            cat->path, name, (unsigned)dtype, ndim);
+    }
+
+    FSDP_TRY(measure(cat, name, &tensor, dims, err));
+    tensor.name = catalog_strdup(cat, name);
+    tensor.order = (uint32_t)cat->num_tensors;
+    tensor.dims_first = cat->num_dims;
+    if (tensor.name == NULL || !add_unit(cat, unit, &tensor.unit) ||
+        !GROW(cat, dims, num_dims, max_dims, ndim + 1) ||
+        !GROW(cat, tensors, num_tensors, max_tensors, 1)) {
+        return no_memory(cat, err);
+    }
+
+    if (ndim > 0) {
+        memcpy(cat->dims + cat->num_dims, dims, ndim * sizeof(*dims));
+    }
+    cat->num_dims += ndim;
+    if (tensor_p != NULL) {
+        *tensor_p = cat->num_tensors;
+    }
+    cat->tensors[cat->num_tensors++] = tensor;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
+                                fsdp_error_t *err)
+{
+    if (piece->count == 0) {
+        return FSDP_OK;
+    }
+
+    if (piece->tensor >= cat->num_tensors || piece->file >= cat->num_files ||
+        cat->num_pieces == CATALOG_NONE) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: piece %" PRIu64 " is of tensor %u in file "
+                              "%u, which do not exist",
+                              cat->path, cat->num_pieces, piece->tensor,
+                              piece->file);
+    }
+
+    if (!GROW(cat, pieces, num_pieces, max_pieces, 1)) {
+        return no_memory(cat, err);
+    }
+
+    cat->pieces[cat->num_pieces++] = *piece;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
+                               fsdp_error_t *err)
+{
+    catalog_file_t *entry = &cat->files[file];
+
+    if (num >= CATALOG_NONE - cat->num_crcs) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too many checksums",
+                              entry->path);
+    }
+    if (!GROW(cat, crcs, num_crcs, max_crcs, num)) {
+        return no_memory(cat, err);
+    }
+
+    if (num > 0) {
+        memset(cat->crcs + cat->num_crcs, 0, num * sizeof(*cat->crcs));
+    }
+    entry->crc_first = (uint32_t)cat->num_crcs;
+    entry->crc_count = (uint32_t)num;
+    cat->num_crcs += num;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
+                                const char *owner, fsdp_error_t *err)
+{
+    catalog_alias_t alias = {.name = catalog_strdup(cat, name),
+                             .owner = catalog_strdup(cat, owner)};
+
+    if (alias.name == NULL || alias.owner == NULL ||
+        !GROW(cat, aliases, num_aliases, max_aliases, 1)) {
+        return no_memory(cat, err);
+    }
+
+    cat->aliases[cat->num_aliases++] = alias;
+    return FSDP_OK;
+}
+
+/* --- Lookups ----------------------------------------------------------------- */
+
+bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p)
+{
+    uint64_t lo = 0, hi = cat->num_tensors, mid;
+    int order;
+
+    while (lo < hi) {
+        mid = lo + (hi - lo) / 2;
+        order = strcmp(cat->tensors[mid].name, name);
+        if (order == 0) {
+            *tensor_p = mid;
+            return true;
+        }
+        if (order < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+
+    for (lo = 0, hi = cat->num_aliases; lo < hi;) {
+        mid = lo + (hi - lo) / 2;
+        order = strcmp(cat->aliases[mid].name, name);
+        if (order == 0) {
+            *tensor_p = cat->aliases[mid].tensor;
+            return true;
+        }
+        if (order < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+
+    return false;
+}
+
+uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
+                            uint64_t element)
+{
+    uint64_t lo = cat->tensors[tensor].piece_first;
+    uint64_t hi = lo + cat->tensors[tensor].piece_count;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        const catalog_piece_t *piece = &cat->pieces[mid];
+
+        if (piece->first + piece->count <= element) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+
+    return lo;
+}
+
+uint64_t catalog_piece_bytes(const catalog_t *cat, const catalog_piece_t *piece)
+{
+    uint64_t bytes = 0;
+
+    (void)dtype_bytes((fsdp_dtype_t)cat->tensors[piece->tensor].dtype,
+                      piece->count, &bytes); /* fits: the tensor's do */
+    return bytes;
+}
+
+uint64_t catalog_blocks(uint64_t bytes)
+{
+    return bytes / CATALOG_BLOCK + (bytes % CATALOG_BLOCK != 0);
+}
+
+char *catalog_file_path(const catalog_t *cat, uint32_t file)
+{
+    return io_path("%s/%s", cat->root, cat->files[file].path);
+}
+
+/* --- Sealing ------------------------------------------------------------------- */
+
+static int compare_tensors(const void *a, const void *b)
+{
+    const catalog_tensor_t *left = a, *right = b;
+
+    return strcmp(left->name, right->name);
+}
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const catalog_piece_t *left = a, *right = b;
+
+    return (left->first > right->first) - (left->first < right->first);
+}
+
+static int compare_aliases(const void *a, const void *b)
+{
+    const catalog_alias_t *left = a, *right = b;
+
+    return strcmp(left->name, right->name);
+}
+
+static fsdp_status_t sort_tensors(catalog_t *cat, fsdp_error_t *err)
+{
+    bool sorted = true;
+
+    for (uint64_t i = 1; i < cat->num_tensors && sorted; i++) {
+        sorted = compare_tensors(&cat->tensors[i - 1], &cat->tensors[i]) <= 0;
+    }
+    if (!sorted) {
+        qsort(cat->tensors, cat->num_tensors, sizeof(*cat->tensors),
+              compare_tensors);
+    }
+
+    for (uint64_t i = 1; i < cat->num_tensors; i++) {
+        if (compare_tensors(&cat->tensors[i - 1], &cat->tensors[i]) == 0) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s is there twice", cat->path,
+                                  cat->tensors[i].name);
+        }
+    }
+
+    return FSDP_OK;
+}
+
+/* Group the pieces by tensor: a counting sort, for there may be millions. */
+static fsdp_status_t sort_pieces(catalog_t *cat, fsdp_error_t *err)
+{
+    uint32_t *at = malloc((cat->num_tensors + 1) * sizeof(*at));
+    catalog_piece_t *sorted = malloc((cat->num_pieces + 1) * sizeof(*sorted));
+    uint64_t next = 0;
+
+    if (at == NULL || sorted == NULL) {
+        free(at);
+        free(sorted);
+        return no_memory(cat, err);
+    }
+
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        at[cat->tensors[t].order] = (uint32_t)t;
+        cat->tensors[t].piece_count = 0;
+    }
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        cat->pieces[p].tensor = at[cat->pieces[p].tensor];
+        cat->tensors[cat->pieces[p].tensor].piece_count++;
+    }
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        cat->tensors[t].piece_first = next;
+        at[t] = (uint32_t)next;
+        next += cat->tensors[t].piece_count;
+    }
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        sorted[at[cat->pieces[p].tensor]++] = cat->pieces[p];
+    }
+
+    free(at);
+    free(cat->pieces);
+    cat->pieces = sorted;
+    cat->max_pieces = cat->num_pieces + 1;
+    return FSDP_OK;
+}
+
+static void sort_by_first(catalog_piece_t *pieces, uint32_t num)
+{
+    for (uint32_t i = 1; i < num; i++) {
+        if (pieces[i - 1].first > pieces[i].first) {
+            qsort(pieces, num, sizeof(*pieces), compare_pieces);
+            return;
+        }
+    }
+}
+
+static fsdp_status_t bad_piece(const catalog_t *cat,
+                               const catalog_piece_t *piece, const char *what,
+                               fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                          "%s: file %s: tensor %s elements [%" PRIu64
+                          ", %" PRIu64 "): %s",
+                          cat->path, cat->files[piece->file].path,
+                          cat->tensors[piece->tensor].name, piece->first,
+                          piece->first + piece->count, what);
+}
+
+static fsdp_status_t check_piece(const catalog_t *cat,
+                                 const catalog_piece_t *piece, unsigned checks,
+                                 fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    const catalog_file_t *file = &cat->files[piece->file];
+    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
+    uint64_t bytes;
+
+    if (piece->first > tensor->numel ||
+        piece->count > tensor->numel - piece->first) {
+        return bad_piece(cat, piece, "the tensor has fewer", err);
+    }
+    if (bits % 8 != 0 && (piece->first % 8 * bits % 8 != 0 ||
+                          (piece->first + piece->count != tensor->numel &&
+                           piece->count % 8 * bits % 8 != 0))) {
+        return bad_piece(cat, piece, "does not start and end at whole bytes",
+                         err);
+    }
+
+    bytes = catalog_piece_bytes(cat, piece);
+    if (piece->crc_first != CATALOG_NONE &&
+        (piece->crc_first > cat->num_crcs ||
+         catalog_blocks(bytes) > cat->num_crcs - piece->crc_first)) {
+        return bad_piece(cat, piece, "there are fewer checksums", err);
+    }
+    if ((checks & CATALOG_CHECK_FILES) != 0 &&
+        (piece->offset > file->size || bytes > file->size - piece->offset)) {
+        return bad_piece(cat, piece, "lies behind the end of the file", err);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t check_cover(const catalog_t *cat, uint64_t index,
+                                 fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[index];
+    const catalog_piece_t *piece = cat->pieces + tensor->piece_first;
+    uint64_t next = 0;
+
+    for (uint32_t i = 0; i < tensor->piece_count; i++, piece++) {
+        if (piece->first < next) {
+            return bad_piece(cat, piece,
+                             "some of them are in another piece too", err);
+        }
+        if (piece->first > next) {
+            break;
+        }
+        next = piece->first + piece->count;
+    }
+
+    if (next != tensor->numel) {
+        return fsdp_error_set(
+            err, FSDP_ERR_CORRUPT,
+            "%s: tensor %s: elements [%" PRIu64 ", %" PRIu64 ") are in no file",
+            cat->path, tensor->name, next,
+            (next < tensor->numel &&
+             piece < cat->pieces + tensor->piece_first + tensor->piece_count)
+                ? piece->first
+                : tensor->numel);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t check_file(const catalog_t *cat, uint32_t index,
+                                fsdp_error_t *err)
+{
+    const catalog_file_t *file = &cat->files[index];
+    char *path = catalog_file_path(cat, index);
+    fsdp_status_t status = FSDP_OK;
+    struct stat st;
+
+    if (path == NULL) {
+        return no_memory(cat, err);
+    }
+
+    if (stat(path, &st) != 0) {
+        status = fsdp_error_set(
+            err, (errno == ENOENT) ? FSDP_ERR_CORRUPT : FSDP_ERR_IO,
+            "%s: a file of the checkpoint is missing: %m", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: not a file", path);
+    } else if ((uint64_t)st.st_size != file->size) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: has %lld bytes, should have %" PRIu64
+                                ": it was cut short or changed",
+                                path, (long long)st.st_size, file->size);
+    }
+    free(path);
+
+    return status;
+}
+
+static fsdp_status_t seal_aliases(catalog_t *cat, fsdp_error_t *err)
+{
+    uint64_t tensor, num = cat->num_aliases;
+
+    if (num > 1) {
+        qsort(cat->aliases, num, sizeof(*cat->aliases), compare_aliases);
+    }
+
+    cat->num_aliases = 0; /* names are looked up among the tensors only */
+    for (uint64_t i = 0; i < num; i++) {
+        catalog_alias_t *alias = &cat->aliases[i];
+
+        if (catalog_find(cat, alias->name, &tensor) ||
+            (i > 0 && strcmp(alias->name, alias[-1].name) == 0)) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s is there twice", cat->path,
+                                  alias->name);
+        }
+        if (!catalog_find(cat, alias->owner, &alias->tensor)) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s is another name of %s, which "
+                                  "is not there",
+                                  cat->path, alias->name, alias->owner);
+        }
+    }
+    cat->num_aliases = num;
+
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err)
+{
+    FSDP_TRY(sort_tensors(cat, err));
+    FSDP_TRY(sort_pieces(cat, err));
+
+    for (uint32_t f = 0; f < cat->num_files; f++) {
+        if ((checks & CATALOG_CHECK_FILES) != 0) {
+            FSDP_TRY(check_file(cat, f, err));
+        }
+    }
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        FSDP_TRY(check_piece(cat, &cat->pieces[p], checks, err));
+    }
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        const catalog_tensor_t *tensor = &cat->tensors[t];
+
+        sort_by_first(cat->pieces + tensor->piece_first, tensor->piece_count);
+        if ((checks & CATALOG_CHECK_COVER) != 0) {
+            FSDP_TRY(check_cover(cat, t, err));
+        }
+    }
+    FSDP_TRY(seal_aliases(cat, err));
+
+    cat->sealed = true;
+    return FSDP_OK;
+}
