@@ -1,6 +1,5 @@
-# Job scripts to copy; the private cluster is for the tree's own use.
-exampledir = $(docdir)/examples
-dist_example_DATA = slurm/train.sbatch
+# A job to copy; the private cluster is for the tree's own use.
+dist_example_DATA += slurm/train.sbatch
 
 EXTRA_DIST += \
 	slurm/README.md \

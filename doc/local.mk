@@ -1,0 +1,9 @@
+# Documents that bind the code, and programs to learn from.
+dist_doc_DATA = \
+	LICENSE \
+	README.md \
+	doc/checkpoint-format.md \
+	doc/numerics.md
+# End of dist_doc_DATA
+
+dist_example_DATA += doc/examples/fit.c
