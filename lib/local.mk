@@ -10,7 +10,8 @@ include $(top_srcdir)/lib/comm/local.mk
 include $(top_srcdir)/lib/device/local.mk
 include $(top_srcdir)/lib/shard/local.mk
 
-libfsdpcore_la_CPPFLAGS = $(AM_CPPFLAGS) $(PMIX_CFLAGS) $(JANSSON_CFLAGS)
+libfsdpcore_la_CPPFLAGS = $(AM_CPPFLAGS) -DFSDP_MODULE_DIR='"$(pkglibdir)"' \
+	 $(PMIX_CFLAGS) $(JANSSON_CFLAGS)
 libfsdpcore_la_LIBADD = $(PMIX_LIBS) $(JANSSON_LIBS) -lpthread -ldl -lm
 
 libfsdp_la_SOURCES =

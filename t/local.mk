@@ -5,9 +5,10 @@ T_LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) \
 AM_TESTS_ENVIRONMENT = \
 	SHARNESS_SH='$(SHARNESS_SH)' FSDP_SRCDIR='$(abs_top_srcdir)' \
 	FSDP_BUILDDIR='$(abs_top_builddir)' \
+	FSDP_MODULE_PATH='$(abs_top_builddir)/.libs' \
 	SHARNESS_TEST_DIRECTORY='$(abs_top_builddir)/t' \
 	SHARNESS_BUILD_DIRECTORY='$(abs_top_builddir)'; \
-	export SHARNESS_SH FSDP_SRCDIR FSDP_BUILDDIR \
+	export SHARNESS_SH FSDP_SRCDIR FSDP_BUILDDIR FSDP_MODULE_PATH \
 	SHARNESS_TEST_DIRECTORY SHARNESS_BUILD_DIRECTORY;
 
 check_PROGRAMS += \
@@ -22,6 +23,11 @@ check_PROGRAMS += \
 	t/unit/util.t
 # End of check_PROGRAMS
 
+# Programs of shell tests.
+noinst_PROGRAMS = \
+	t/job-ring
+# End of noinst_PROGRAMS
+
 dist_check_SCRIPTS += \
 	t/t0001-headers.t \
 	t/t0002-man.t \
@@ -35,6 +41,8 @@ LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
 t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
+
+t_job_ring_SOURCES = t/job-ring.c
 
 t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 

@@ -58,11 +58,21 @@ struct comm_ops {
     /* Progress all; is the exchange in this slot over? */
     fsdp_status_t (*exchange_test)(void *ctx, unsigned slot, bool *done_p,
                                    fsdp_error_t *err);
+    /* Ranks whose messages in this slot are not over, ascending, each once, at
+     * most @a max of them; @return their number. */
+    size_t (*exchange_pending)(void *ctx, unsigned slot, uint32_t *peers,
+                               size_t max);
 };
 
 #define COMM_MAX_EXCHANGES 4
 
+/* One rank; jobs run in the caller. */
 extern const struct comm_ops comm_self_ops;
+
+/* Find the module fsdp_comm_NAME.so and its ops; it stays loaded.
+ * @return FSDP_ERR_UNSUPPORTED, saying where was looked, if there is none. */
+fsdp_status_t comm_module_load(const char *name, const struct comm_ops **ops_p,
+                               fsdp_error_t *err);
 
 /* --- Communicator --------------------------------------------------------------- */
 
@@ -91,6 +101,85 @@ typedef struct {
     double busy_seconds;   /* the worker ran jobs */
     double waited_seconds; /* comm_wait() stood still */
 } comm_counters_t;
+
+/* Why a wait failed. */
+typedef enum {
+    COMM_STALL_DEADLINE = 0, /* it took too long */
+    COMM_STALL_ALARM = 1,    /* the program was told to end */
+    COMM_STALL_BACKEND = 2   /* the backend reports an error */
+} comm_reason_t;
+
+typedef struct {
+    comm_reason_t reason;
+    const char *what, *unit; /* of the job; unit may be NULL */
+    double seconds;          /* waited */
+    const char *detail;      /* the backend's text, or NULL */
+    const uint32_t *peers;   /* ranks that are waited for, if known */
+    size_t num_peers;
+} comm_stall_t;
+
+/* Who watches over waits: lib/job, which knows more than the communicator.
+ * Called by the worker, or by a caller that waits for it. */
+typedef struct {
+    /* Has the program been told to end?  Cheap: each poll asks. */
+    bool (*alarmed)(void *arg);
+    /* A wait has become suspect: see now what all ranks do.  Called once
+     * before explain(), COMM_LOOK_SECONDS earlier if the deadline allows. */
+    void (*look)(void *arg);
+    /* Make the error of a failed wait: name who is missing. */
+    fsdp_status_t (*explain)(void *arg, const comm_stall_t *stall,
+                             fsdp_error_t *err);
+    void *arg;
+} comm_watch_t;
+
+#define COMM_LOOK_SECONDS 2.0
+
+typedef struct {
+    const struct comm_ops *ops;
+    double deadline;           /* seconds that a wait may take */
+    const comm_watch_t *watch; /* NULL: errors name the ranks waited for */
+} comm_config_t;
+
+/**
+ * Start the worker and let it open the backend.  Collective.
+ *
+ * @param config  Copied; what it points at is borrowed until comm_destroy().
+ *
+ * @return the backend's error, or FSDP_ERR_PEER_LOST at the deadline: then
+ *         the worker is left behind in the backend.
+ */
+fsdp_status_t comm_create(const comm_config_t *config, comm_t **comm_p,
+                          fsdp_error_t *err);
+
+/**
+ * Finish queued jobs and close the backend: collective.  If the communicator
+ * is broken, forsake a worker that hangs, and what it works on.  NULL is
+ * allowed.
+ *
+ * @return false if the worker was left behind: what jobs use must not be
+ *         freed.
+ */
+bool comm_destroy(comm_t *comm);
+
+/* Tell the node of each rank, for link bytes; borrowed until comm_destroy().
+ * When the worker is idle. */
+void comm_set_nodes(comm_t *comm, const uint32_t *nodes);
+
+/* Break it with an error of the caller's, unless it is broken already.
+ * @return the error that broke it.  Any thread. */
+fsdp_status_t comm_break(comm_t *comm, const fsdp_error_t *error,
+                         fsdp_error_t *err);
+
+/* The error that broke the communicator, or FSDP_OK.  Any thread. */
+fsdp_status_t comm_broken(comm_t *comm, fsdp_error_t *err);
+
+#define COMM_NAME_MAX 64
+
+/* Copy what the worker runs now, "" if nothing, and its unit; cut to
+ * COMM_NAME_MAX bytes.  @return how many steps it has made: jobs and
+ * exchanges.  Any thread. */
+uint64_t comm_get_activity(comm_t *comm, char what[COMM_NAME_MAX],
+                           char unit[COMM_NAME_MAX]);
 
 /* A job of the worker: runs on it, in order of submission. */
 typedef fsdp_status_t (*comm_job_f)(comm_t *comm, void *arg, fsdp_error_t *err);

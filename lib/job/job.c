@@ -1,0 +1,263 @@
+#include "config.h"
+
+#include "lib/job/job.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/job/launch.h"
+#include "lib/job/peers.h"
+#include "lib/util/check.h"
+
+#define DEADLINE_DEFAULT 300.0
+
+/* Set by the program's signal handler. */
+static atomic_int signalled;
+
+/* For fsdp_job_agree(). */
+typedef struct {
+    int64_t *statuses; /* of each rank */
+    fsdp_error_t error;
+    uint32_t failed; /* the lowest rank that failed; world: none */
+} agree_t;
+
+struct fsdp_job {
+    launch_t launch;
+    comm_t *comm;
+    peers_t peers;
+    agree_t agree;
+    const char *backend;
+    double deadline;
+    _Atomic(const char *) phase;
+    _Atomic int64_t step;
+};
+
+/* --- Agreement -------------------------------------------------------------------- */
+
+/* The first failed rank tells the others why. */
+static fsdp_status_t spread_error(comm_t *comm, agree_t *agree,
+                                  fsdp_error_t *err)
+{
+    uint32_t rank = comm_rank(comm), world = comm_world(comm);
+    comm_message_t message = {agree->failed, &agree->error,
+                              sizeof(agree->error)};
+
+    if (rank != agree->failed) {
+        FSDP_TRY(comm_exchange_start(comm, 0, COMM_CONTROL, NULL, 0, &message,
+                                     1, err));
+        return comm_exchange_wait(comm, 0, err);
+    }
+
+    for (uint32_t peer = 0; peer < world; peer++) {
+        if (peer == rank) {
+            continue;
+        }
+        message.peer = peer;
+        FSDP_TRY(comm_exchange_start(comm, 0, COMM_CONTROL, &message, 1, NULL,
+                                     0, err));
+        FSDP_TRY(comm_exchange_wait(comm, 0, err));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status_t agree_job(comm_t *comm, void *arg, fsdp_error_t *err)
+{
+    agree_t *agree = arg;
+    uint32_t world = comm_world(comm);
+
+    agree->statuses[comm_rank(comm)] = agree->error.status;
+    FSDP_TRY(comm_all_gather(comm, comm_all(comm), COMM_CONTROL,
+                             agree->statuses, sizeof(*agree->statuses), err));
+    for (agree->failed = 0; agree->failed < world; agree->failed++) {
+        if (agree->statuses[agree->failed] != FSDP_OK) {
+            return spread_error(comm, agree, err);
+        }
+    }
+
+    return FSDP_OK;
+}
+
+static bool breaks_job(fsdp_status_t status)
+{
+    return status == FSDP_ERR_PEER_LOST || status == FSDP_ERR_MISMATCH ||
+           status == FSDP_ERR_SIGNALLED;
+}
+
+fsdp_status_t fsdp_job_agree(fsdp_job_t *job, fsdp_status_t status,
+                             const fsdp_error_t *mine, fsdp_error_t *err)
+{
+    agree_t *agree = &job->agree;
+
+    agree->error = (status != FSDP_OK && mine != NULL) ? *mine
+                                                       : (fsdp_error_t){0};
+    agree->error.status = status;
+    FSDP_TRY(comm_run(job->comm, agree_job, agree, "agreement", NULL, err));
+    if (agree->failed == comm_world(job->comm)) {
+        return FSDP_OK;
+    }
+
+    agree->error.rank = (int)agree->failed;
+    agree->error.text[sizeof(agree->error.text) - 1] = '\0';
+    if (err != NULL) {
+        *err = agree->error;
+    }
+    if (breaks_job(agree->error.status)) {
+        return comm_break(job->comm, &agree->error, err);
+    }
+    return agree->error.status;
+}
+
+/* --- Opening ----------------------------------------------------------------------- */
+
+static bool is_alarmed(void *arg)
+{
+    (void)arg;
+    return atomic_load_explicit(&signalled, memory_order_relaxed) != 0;
+}
+
+static fsdp_status_t open_comm(fsdp_job_t *job, fsdp_error_t *err)
+{
+    comm_watch_t watch = {.alarmed = is_alarmed, .arg = job};
+    comm_config_t config = {
+        .ops = &comm_self_ops, .deadline = job->deadline, .watch = &watch};
+
+    if (job->launch.size != 1) {
+        FSDP_TRY(comm_module_load("mpi", &config.ops, err));
+    }
+    job->backend = config.ops->name;
+    return comm_create(&config, &job->comm, err);
+}
+
+/* Singletons, each of which believes to be alone, are the worst that can come
+ * of a broken launch: they would all write the same checkpoint. */
+static fsdp_status_t check_world(const fsdp_job_t *job, fsdp_error_t *err)
+{
+    uint32_t world = comm_world(job->comm), size = job->launch.size;
+
+    if (size != 0 && world != size) {
+        errno = 0;
+        return fsdp_error_set(
+            err, FSDP_ERR_NO_LAUNCHER,
+            "%s started %u ranks, but MPI finds %u: start them with 'srun "
+            "--mpi=pmix' (Debian: libpmix-dev on all nodes) or Open MPI's own "
+            "mpirun",
+            launch_name(job->launch.kind), size, world);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t find_peers(fsdp_job_t *job, fsdp_error_t *err)
+{
+    FSDP_TRY(peers_gather(job->comm, &job->peers, err));
+    comm_set_nodes(job->comm, job->peers.node_of);
+    job->agree.statuses =
+        calloc(job->peers.world, sizeof(*job->agree.statuses));
+    if (job->agree.statuses == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                              "no memory for the status of %u ranks",
+                              job->peers.world);
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t fsdp_job_open(const fsdp_job_config_t *config,
+                            fsdp_job_t **job_p, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    fsdp_job_t *job;
+
+    if (config->size != sizeof(*config) || isnan(config->deadline) ||
+        config->deadline < 0.0) {
+        errno = 0;
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "the configuration of the job is not valid");
+    }
+
+    job = calloc(1, sizeof(*job));
+    if (job == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for a job");
+    }
+
+    job->deadline =
+        (config->deadline > 0.0) ? config->deadline : DEADLINE_DEFAULT;
+    job->step = -1;
+    job->phase = "start";
+    FSDP_TRY_GOTO(launch_detect(config->alone, &job->launch, err), err_job);
+    FSDP_TRY_GOTO(open_comm(job, err), err_job);
+    FSDP_TRY_GOTO(check_world(job, err), err_job);
+    FSDP_TRY_GOTO(find_peers(job, err), err_job);
+
+    *job_p = job;
+    return FSDP_OK;
+
+err_job:
+    fsdp_job_close(job);
+    return status;
+}
+
+void fsdp_job_close(fsdp_job_t *job)
+{
+    int saved_errno = errno;
+
+    if (job == NULL) {
+        return;
+    }
+
+    if (comm_destroy(job->comm)) {
+        free(job->agree.statuses);
+        peers_free(&job->peers);
+        free(job);
+    }
+    errno = saved_errno;
+}
+
+/* --- Use --------------------------------------------------------------------------- */
+
+comm_t *job_comm(fsdp_job_t *job)
+{
+    return job->comm;
+}
+
+fsdp_status_t job_broken(const fsdp_job_t *job, fsdp_error_t *err)
+{
+    return comm_broken(job->comm, err);
+}
+
+void fsdp_job_get_info(const fsdp_job_t *job, fsdp_job_info_t *info_p)
+{
+    *info_p = (fsdp_job_info_t){
+        .rank = job->peers.rank,
+        .world = job->peers.world,
+        .local_rank = job->peers.local_rank,
+        .local_size = job->peers.local_size,
+        .node = job->peers.node_of[job->peers.rank],
+        .nodes = job->peers.nodes,
+        .host = fsdp_job_host(job, job->peers.rank),
+        .id = job->launch.id,
+        .launcher = launch_name(job->launch.kind),
+        .backend = job->backend,
+    };
+}
+
+const char *fsdp_job_host(const fsdp_job_t *job, uint32_t rank)
+{
+    return (rank < job->peers.world)
+               ? job->peers.hosts[job->peers.node_of[rank]]
+               : "?";
+}
+
+void fsdp_job_set_phase(fsdp_job_t *job, const char *phase, int64_t step)
+{
+    atomic_store_explicit(&job->phase, phase, memory_order_release);
+    atomic_store_explicit(&job->step, step, memory_order_relaxed);
+}
+
+void fsdp_job_signalled(int signo)
+{
+    atomic_store_explicit(&signalled, signo, memory_order_relaxed);
+}
