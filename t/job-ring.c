@@ -28,14 +28,14 @@ typedef struct {
 } settings_t;
 
 static const struct argp_option options[] = {
-    {"deadline", 'd', "SECONDS", 0, "Longest wait",                   0},
-    {"run-dir",  'r', "DIR",     0, "Keep heartbeats there",          0},
-    {"seconds",  's', "SECONDS", 0, "Pass numbers around for so long", 0},
-    {"fail",     'f', "RANK",    0, "This rank has an error",         0},
-    {"alone",    'a', NULL,      0, "Be alone",                       0},
-    {"bench",    'b', NULL,      0, "Measure",                        0},
-    {"quiet",    'q', NULL,      0, "Only errors",                    0},
-    {0}
+    {"deadline",      'd', "SECONDS", 0, "Longest wait", 0},
+    {"run-dir",      'r', "DIR", 0, "Keep heartbeats there", 0},
+    {"seconds", 's', "SECONDS", 0, "Pass numbers around for so long", 0},
+    {"fail",               'f', "RANK", 0, "This rank has an error", 0},
+    {"alone",       'a', NULL, 0, "Be alone", 0},
+    {"bench",              'b', NULL, 0, "Measure", 0},
+    {"quiet",              'q', NULL, 0, "Only errors", 0},
+    {0      }
 };
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -90,6 +90,7 @@ static fsdp_status_t wrong(fsdp_error_t *err, const char *what)
 typedef struct {
     uint64_t *all, *scratch;
     uint64_t round;
+    uint64_t go_on; /* any rank wants another one */
 } round_t;
 
 static uint64_t value(uint64_t round, uint64_t rank, uint64_t i)
@@ -150,10 +151,17 @@ static fsdp_status_t ring_round(comm_t *comm, const comm_group_t *group,
                                 round_t *round, fsdp_error_t *err)
 {
     uint32_t next = group->ranks[(group->index + 1) % group->size];
-    uint32_t last = group->ranks[(group->index + group->size - 1) % group->size];
+    uint32_t last =
+        group->ranks[(group->index + group->size - 1) % group->size];
     uint64_t *out = round->all, *in = round->all + BLOCK;
-    comm_message_t sends[2] = {{next, out, 8 * 700}, {next, out + 700, 8 * 300}};
-    comm_message_t recvs[2] = {{last, in, 8 * 700}, {last, in + 700, 8 * 300}};
+    comm_message_t sends[2] = {
+        {next, out,       8 * 700},
+        {next, out + 700, 8 * 300}
+    };
+    comm_message_t recvs[2] = {
+        {last, in,       8 * 700},
+        {last, in + 700, 8 * 300}
+    };
 
     if (group->size < 2) {
         return FSDP_OK;
@@ -190,7 +198,7 @@ static fsdp_status_t round_job(comm_t *comm, void *arg, fsdp_error_t *err)
     if (ranks[1] < all->size) {
         FSDP_TRY(gather_round(comm, &pair, round, err));
     }
-    return FSDP_OK;
+    return comm_all_max(comm, all, &round->go_on, 1, round->scratch, err);
 }
 
 static fsdp_status_t run_rounds(fsdp_job_t *job, const settings_t *set,
@@ -200,24 +208,20 @@ static fsdp_status_t run_rounds(fsdp_job_t *job, const settings_t *set,
     size_t words = ((size_t)comm_world(comm) + 1) * BLOCK;
     double end = now() + set->seconds;
     round_t round = {0};
-    uint64_t others = 1;
     void *data;
 
     FSDP_TRY(comm_alloc(comm, 2 * words * sizeof(uint64_t), &data, err));
     round.all = data;
     round.scratch = round.all + words;
-    /* As many rounds everywhere: those of the slowest rank. */
     do {
         fsdp_job_set_phase(job, "round", (int64_t)round.round);
+        round.go_on = round.round < 19 || now() < end;
         FSDP_TRY(comm_run(comm, round_job, &round, "round", "ring", err));
         round.round++;
-        others = 0;
-        FSDP_TRY(fsdp_job_agree(job, FSDP_OK, NULL, err));
         if (set->seconds > 0.0) {
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         }
-    } while (round.round < 20 || (set->seconds > 0.0 && now() < end));
-    (void)others;
+    } while (round.go_on);
     comm_free(comm, data, 2 * words * sizeof(uint64_t));
 
     *rounds_p = round.round;

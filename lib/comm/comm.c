@@ -17,14 +17,14 @@
  * that hangs inside the backend, and give it so much longer. */
 #define CALLER_SLACK 5.0
 
-#define CALLER_TICK 0.05 /* a waiting caller looks at the clock */
-#define CLOSE_SECONDS 20.0
+#define CALLER_TICK     0.05 /* a waiting caller looks at the clock */
+#define CLOSE_SECONDS   20.0
 #define FORSAKE_SECONDS 0.2
 
 /* Naps between polls, in nanoseconds. */
-#define NAP_MIN 4000
-#define NAP_MAX 200000
-#define POLL_BUSY 3000 /* a poll that took so long has moved data */
+#define NAP_MIN    4000
+#define NAP_MAX    200000
+#define POLL_BUSY  3000 /* a poll that took so long has moved data */
 #define POLL_SPINS 8
 
 static uint64_t now_ns(void)
@@ -323,8 +323,7 @@ static void wait_locked(comm_t *comm, comm_ticket_t ticket, double slack)
     uint64_t steps = comm->steps;
     bool expired;
 
-    while (!comm->broken &&
-           !(comm->opened && comm->finished >= ticket)) {
+    while (!comm->broken && !(comm->opened && comm->finished >= ticket)) {
         wait_tick(comm);
         if (comm->steps != steps && !guard.alarmed) {
             steps = comm->steps;
@@ -541,8 +540,8 @@ static void join_worker(comm_t *comm, double seconds, bool *joined_p)
     until.tv_nsec += (long)(modf(seconds, &whole) * 1e9);
     until.tv_sec += (time_t)whole + until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    *joined_p = pthread_clockjoin_np(comm->worker, NULL, CLOCK_MONOTONIC,
-                                     &until) == 0;
+    *joined_p =
+        pthread_clockjoin_np(comm->worker, NULL, CLOCK_MONOTONIC, &until) == 0;
     if (!*joined_p) {
         pthread_detach(comm->worker);
     }
@@ -562,9 +561,9 @@ bool comm_destroy(comm_t *comm)
         pthread_mutex_lock(&comm->lock);
         comm->ending = true;
         pthread_cond_signal(&comm->work);
-        seconds = comm->broken                      ? FORSAKE_SECONDS
+        seconds = comm->broken                     ? FORSAKE_SECONDS
                   : comm->deadline < CLOSE_SECONDS ? comm->deadline
-                                                    : CLOSE_SECONDS;
+                                                   : CLOSE_SECONDS;
         pthread_mutex_unlock(&comm->lock);
         join_worker(comm, seconds, &joined);
     } else if (comm->opened) {
@@ -673,8 +672,7 @@ static void count_bytes(comm_t *comm, comm_class_t class,
             link_bytes += sends[i].bytes;
         }
     }
-    atomic_fetch_add_explicit(&comm->bytes[class], bytes,
-                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->bytes[class], bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->link_bytes, link_bytes,
                               memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->exchanges, 1, memory_order_relaxed);
@@ -755,8 +753,7 @@ static void pace(pace_t *pace, uint64_t start)
     }
 }
 
-fsdp_status_t comm_exchange_wait(comm_t *comm, unsigned slot,
-                                 fsdp_error_t *err)
+fsdp_status_t comm_exchange_wait(comm_t *comm, unsigned slot, fsdp_error_t *err)
 {
     guard_t guard = guard_start(comm, 0.0);
     pace_t pause = {.next = NAP_MIN};
@@ -779,10 +776,10 @@ fsdp_status_t comm_exchange_wait(comm_t *comm, unsigned slot,
         }
         FSDP_TRY(comm_broken(comm, err)); /* a caller has given up */
         if (guard_expired(comm, &guard, time)) {
-            return fail_exchange(
-                comm, slot,
-                guard.alarmed ? COMM_STALL_ALARM : COMM_STALL_DEADLINE,
-                time - guard.start, NULL, err);
+            return fail_exchange(comm, slot,
+                                 guard.alarmed ? COMM_STALL_ALARM
+                                               : COMM_STALL_DEADLINE,
+                                 time - guard.start, NULL, err);
         }
         pace(&pause, start);
     }

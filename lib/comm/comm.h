@@ -22,7 +22,7 @@
 /* --- Backend ------------------------------------------------------------------ */
 
 #define COMM_OPS_VERSION 1
-#define COMM_OPS_SYMBOL "fsdp_comm_module" /* struct comm_ops in a module */
+#define COMM_OPS_SYMBOL  "fsdp_comm_module" /* struct comm_ops in a module */
 
 /* One side of a transfer; @a peer is a world rank, never the rank itself. */
 typedef struct {

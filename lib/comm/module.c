@@ -46,8 +46,7 @@ static fsdp_status_t load(const char *path, const struct comm_ops **ops_p,
 
 /* One directory; FSDP_ERR_NOT_FOUND if the module is not there. */
 static fsdp_status_t load_from(const char *dir, size_t length, const char *name,
-                               const struct comm_ops **ops_p,
-                               fsdp_error_t *err)
+                               const struct comm_ops **ops_p, fsdp_error_t *err)
 {
     fsdp_status_t status;
     char *path;
@@ -117,8 +116,8 @@ fsdp_status_t comm_module_load(const char *name, const struct comm_ops **ops_p,
     list = io_path("%s:%s:%s", (asked != NULL) ? asked : "",
                    (own != NULL) ? own : "", FSDP_MODULE_DIR);
     if (own == NULL || list == NULL) {
-        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
-                                "no memory for a path");
+        status =
+            fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for a path");
         goto out;
     }
 

@@ -20,12 +20,12 @@
 /* MPI counts are ints; longer messages go in pieces. */
 #define PIECE_MAX (1ul << 30)
 
-#define MPI_TRY(_expr, _err)                                            \
-    do {                                                                \
-        int _rc = (_expr);                                              \
-        if (_rc != MPI_SUCCESS) {                                       \
-            return mpi_error((_err), _rc, #_expr);                      \
-        }                                                               \
+#define MPI_TRY(_expr, _err)                       \
+    do {                                           \
+        int _rc = (_expr);                         \
+        if (_rc != MPI_SUCCESS) {                  \
+            return mpi_error((_err), _rc, #_expr); \
+        }                                          \
     } while (0)
 
 typedef struct {
@@ -236,9 +236,8 @@ static fsdp_status_t comm_mpi_exchange_start(void *ctx, unsigned number,
     mpi_t *mpi = ctx;
     slot_t *slot = &mpi->slots[number];
 
-    FSDP_TRY(reserve(slot,
-                     count_pieces(sends, nsends) + count_pieces(recvs, nrecvs),
-                     err));
+    FSDP_TRY(reserve(
+        slot, count_pieces(sends, nsends) + count_pieces(recvs, nrecvs), err));
 
     /* Receives first: data that finds its place is not copied twice. */
     slot->num = 0;

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
-#define PAGE 4096
+#define PAGE      4096
 #define HUGE_PAGE (2ul << 20)
 
 static size_t round_up(size_t bytes, size_t unit)

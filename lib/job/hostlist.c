@@ -180,10 +180,10 @@ fsdp_status_t hostlist_map(const char *text, uint32_t nodes, uint32_t *node_of,
     good = sscanf(text, "(vector%n", &used) == 0 && used > 0;
     for (text += used; good && *text == ','; text += used) {
         used = 0;
-        good = sscanf(text, ",(%u,%u,%u)%n", &first, &count, &tasks, &used) ==
-                   3 &&
-               used > 0 && first < nodes && count <= nodes - first &&
-               tasks <= num && (size_t)count * tasks <= num - at;
+        good =
+            sscanf(text, ",(%u,%u,%u)%n", &first, &count, &tasks, &used) == 3 &&
+            used > 0 && first < nodes && count <= nodes - first &&
+            tasks <= num && (size_t)count * tasks <= num - at;
         for (unsigned i = 0; good && i < count * tasks; i++) {
             node_of[at++] = first + i / tasks;
         }

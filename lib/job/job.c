@@ -91,8 +91,8 @@ fsdp_status_t fsdp_job_agree(fsdp_job_t *job, fsdp_status_t status,
 {
     agree_t *agree = &job->agree;
 
-    agree->error = (status != FSDP_OK && mine != NULL) ? *mine
-                                                       : (fsdp_error_t){0};
+    agree->error =
+        (status != FSDP_OK && mine != NULL) ? *mine : (fsdp_error_t){0};
     agree->error.status = status;
     FSDP_TRY(comm_run(job->comm, agree_job, agree, "agreement", NULL, err));
     if (agree->failed == comm_world(job->comm)) {
@@ -165,8 +165,8 @@ static fsdp_status_t find_peers(fsdp_job_t *job, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-fsdp_status_t fsdp_job_open(const fsdp_job_config_t *config,
-                            fsdp_job_t **job_p, fsdp_error_t *err)
+fsdp_status_t fsdp_job_open(const fsdp_job_config_t *config, fsdp_job_t **job_p,
+                            fsdp_error_t *err)
 {
     fsdp_status_t status;
     fsdp_job_t *job;

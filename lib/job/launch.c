@@ -161,9 +161,8 @@ static fsdp_status_t detect_step(launch_t *launch, fsdp_error_t *err)
     }
     if (launch->size != 1) {
         return refuse(err,
-                      is_set("PMI_RANK")
-                          ? "srun was called with --mpi=pmi2"
-                          : "srun offers no PMIx (--mpi=none?)",
+                      is_set("PMI_RANK") ? "srun was called with --mpi=pmi2"
+                                         : "srun offers no PMIx (--mpi=none?)",
                       launch->size);
     }
 
@@ -178,8 +177,9 @@ static fsdp_status_t detect_no_launcher(launch_t *launch, fsdp_error_t *err)
     launch->kind = LAUNCH_NONE;
     launch->size = 1;
     if (tasks > 1) {
-        return refuse(err, "the Slurm job has several tasks, but srun was "
-                           "not used",
+        return refuse(err,
+                      "the Slurm job has several tasks, but srun was "
+                      "not used",
                       tasks);
     }
     if (pmi > 1) {
@@ -192,9 +192,8 @@ static fsdp_status_t detect_no_launcher(launch_t *launch, fsdp_error_t *err)
 
 fsdp_status_t launch_detect(bool alone, launch_t *launch_p, fsdp_error_t *err)
 {
-    bool slurm_space =
-        strncmp(env_text("PMIX_NAMESPACE"), SLURM_SPACE,
-                strlen(SLURM_SPACE)) == 0;
+    bool slurm_space = strncmp(env_text("PMIX_NAMESPACE"), SLURM_SPACE,
+                               strlen(SLURM_SPACE)) == 0;
     launch_t launch = {.kind = LAUNCH_NONE, .size = 1};
     fsdp_status_t status = FSDP_OK;
 
