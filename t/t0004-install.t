@@ -5,7 +5,9 @@ test_description='make install, and a program of one'"'"'s own against it'
 . "$SHARNESS_SH"
 
 command -v pkg-config >/dev/null && test_set_prereq PKG_CONFIG
-dest=$PWD/dest
+# libtool cannot install below a path with a space.
+dest=$(mktemp -d /tmp/fsdp-t.XXXXXX)
+at_exit 'rm -rf "$dest"'
 prefix=$(sed -n 's/^prefix=//p' "$FSDP_BUILDDIR/lib/libfsdp.pc")
 libdir=$dest$prefix/lib
 PKG_CONFIG_PATH=$libdir/pkgconfig
@@ -30,6 +32,7 @@ test_expect_success 'make install DESTDIR' '
 '
 
 test_expect_success 'no file names the scratch or build directory' '
+	test -d "$libdir/pkgconfig" &&
 	! grep -rlF -e "$dest" "$dest" &&
 	! grep -rlF -e "$FSDP_BUILDDIR" "$dest$prefix/lib/pkgconfig" \
 		"$dest$prefix/include"
@@ -46,8 +49,7 @@ test_expect_success 'each program is there and runs, with its man page' '
 '
 
 test_expect_success PKG_CONFIG 'a program builds against libfsdp' '
-	# The path of this directory has a space.
-	mkdir -p "$HOME/src" && cp "$FSDP_SRCDIR/doc/examples/fit.c" . &&
+	cp "$FSDP_SRCDIR/doc/examples/fit.c" . &&
 	eval "cc $flags -O2 -Wall -Werror fit.c -o fit \
 		$(pkg-config --cflags --libs libfsdp) -lm" &&
 	installed run_timeout 60 ./fit >alone &&
