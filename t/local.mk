@@ -32,7 +32,8 @@ dist_check_SCRIPTS += \
 	t/t0001-headers.t \
 	t/t0002-man.t \
 	t/t0003-scripts.t \
-	t/t0004-install.t
+	t/t0004-install.t \
+	t/t4000-cluster.t
 # End of dist_check_SCRIPTS
 
 # For each program that says nothing else: the unit tests.
