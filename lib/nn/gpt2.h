@@ -20,11 +20,16 @@ typedef struct {
     uint32_t heads;
     uint32_t inner; /* width of the MLP; 0: 4 * width */
     float norm_eps;
-    float init_std; /* of all matrices; residual projections get
+    float init_std;  /* of all matrices; residual projections get
                        init_std / sqrt(2 * layers) */
+    bool gelu_exact; /* GELU by the error function ("gelu"), not its tanh
+                        approximation ("gelu_new") */
 } gpt2_config_t;
 
-#define GPT2_CONFIG_INIT {.norm_eps = 1e-5f, .init_std = 0.02f}
+#define GPT2_CONFIG_INIT                     \
+    {                                        \
+        .norm_eps = 1e-5f, .init_std = 0.02f \
+    }
 
 typedef struct gpt2 gpt2_t;
 
