@@ -75,7 +75,7 @@ clean-local:
 
 # All tests, or those of PROVE_TESTS, under prove: ends with its one line.
 PROVE_TESTS = $(TESTS)
-PROVE_FLAGS = --timer
+PROVE_FLAGS = --timer --failures
 prove:
 	@$(AM_TESTS_ENVIRONMENT) \
 	for t in $(PROVE_TESTS); do \
