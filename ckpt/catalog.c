@@ -279,7 +279,7 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
         return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too many checksums",
                               entry->path);
     }
-    if (!GROW(cat, crcs, num_crcs, max_crcs, num)) {
+    if (num > 0 && !GROW(cat, crcs, num_crcs, max_crcs, num)) {
         return no_memory(cat, err);
     }
 

@@ -32,3 +32,26 @@ libfsdpckpt_la_LIBADD = libckptcore.la libutil.la
 libfsdpckpt_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -no-undefined \
 	-Wl,--version-script=$(top_srcdir)/ckpt/libfsdpckpt.map
 EXTRA_DIST += ckpt/libfsdpckpt.map
+
+# The HDF5 formats.
+libckptcore_la_SOURCES += \
+	ckpt/box.c \
+	ckpt/box.h \
+	ckpt/format/hdf5.c \
+	ckpt/format/hdf5_file.c \
+	ckpt/format/hdf5_file.h \
+	ckpt/format/hdf5_frame.c \
+	ckpt/format/hdf5_frame.h \
+	ckpt/format/hdf5_index.c \
+	ckpt/format/hdf5_name.c \
+	ckpt/format/hdf5_name.h \
+	ckpt/format/hdf5_plain.c \
+	ckpt/format/hdf5_shard.c \
+	ckpt/format/hdf5_table.c \
+	ckpt/format/hdf5_table.h \
+	ckpt/format/hdf5_util.c \
+	ckpt/format/hdf5_util.h \
+	ckpt/format/hdf5_write.h \
+	ckpt/format/manifest.c \
+	ckpt/format/manifest.h
+# End of the HDF5 formats

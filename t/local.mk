@@ -98,3 +98,18 @@ print-headers:
 
 .PHONY: check-programs check-prove print-headers print-programs print-tests \
 	prove
+
+# The HDF5 formats.
+check_PROGRAMS += \
+	t/unit/box.t \
+	t/unit/hdf5.t \
+	t/unit/hdf5_name.t
+# End of the HDF5 formats' programs
+
+t_unit_box_t_SOURCES = t/unit/box.c t/tap/tap.h
+t_unit_box_t_LDADD = libckptcore.la libutil.la
+t_unit_hdf5_t_SOURCES = t/unit/hdf5.c t/unit/ckpt_spec.h t/tap/tap.h
+t_unit_hdf5_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
+t_unit_hdf5_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
+t_unit_hdf5_name_t_SOURCES = t/unit/hdf5_name.c t/tap/tap.h
+t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la

@@ -1,0 +1,805 @@
+/*
+ * One HDF5 file of plain datasets: ours, or any other of contiguous ones.
+ */
+#include "config.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/format.h"
+#include "ckpt/format/hdf5_file.h"
+#include "ckpt/format/hdf5_name.h"
+#include "ckpt/format/hdf5_util.h"
+#include "ckpt/format/manifest.h"
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+#define FILE_FORMAT "fsdp-file"
+
+static const unsigned char signature[8] = "\x89HDF\r\n\x1a\n";
+
+/* HDF5's signature lies at 0 or behind a user block of 512, 1024, … bytes. */
+static bool probe(const format_look_t *look)
+{
+    unsigned char head[8];
+    bool found = memcmp(look->head, signature, 8) == 0;
+    int fd;
+
+    if (look->is_dir || found) {
+        return found && !look->is_dir;
+    }
+
+    if (io_open(look->path, O_RDONLY, 0, &fd, NULL) != FSDP_OK) {
+        return false;
+    }
+    for (uint64_t at = 512; !found && at <= 65536 && at + 8 <= look->size;
+         at *= 2) {
+        found = io_pread(fd, head, 8, at, look->path, NULL) == FSDP_OK &&
+                memcmp(head, signature, 8) == 0;
+    }
+    close(fd);
+
+    return found;
+}
+
+/*
+ * Reading.
+ */
+
+typedef struct {
+    char *path; /* links, without a leading slash */
+    char *name;
+    char *unit;    /* or NULL */
+    uint64_t rank; /* in the writer's order */
+    uint64_t offset, numel;
+    uint64_t dims[FSDP_CKPT_MAX_NDIM];
+    uint32_t ndim;
+    fsdp_dtype_t dtype;
+} found_t;
+
+typedef struct {
+    char *path;
+    char *target; /* path of a dataset */
+} soft_t;
+
+typedef struct {
+    const char *path;
+    bool ours; /* it has our attributes and escapes */
+    hdf5_types_t types;
+    found_t *found;
+    size_t num, max;
+    soft_t *soft;
+    size_t num_soft, max_soft;
+    fsdp_status_t status;
+    fsdp_error_t *err;
+} walk_t;
+
+__attribute__((format(printf, 4, 5))) static fsdp_status_t refuse(
+    walk_t *walk, fsdp_status_t status, const char *link, const char *fmt, ...)
+{
+    char why[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+
+    return fsdp_error_set(walk->err, status, "%s: /%.150s %s", walk->path, link,
+                          why);
+}
+
+static fsdp_status_t no_memory(const walk_t *walk)
+{
+    return fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                          walk->path);
+}
+
+/* A larger array of records, or NULL; @a *max_p is doubled. */
+static void *grow(void *array, size_t *max_p, size_t size)
+{
+    size_t max = (*max_p > 0) ? 2 * *max_p : 64;
+    void *more = realloc(array, max * size);
+
+    if (more != NULL) {
+        *max_p = max;
+    }
+
+    return more;
+}
+
+/* Its data is one stretch of this file. */
+static fsdp_status_t check_layout(walk_t *walk, hid_t set, const char *link)
+{
+    hid_t dcpl = H5Dget_create_plist(set);
+    H5D_layout_t layout = (dcpl < 0) ? H5D_LAYOUT_ERROR : H5Pget_layout(dcpl);
+    int external = (dcpl < 0) ? 0 : H5Pget_external_count(dcpl);
+
+    if (dcpl >= 0) {
+        H5Pclose(dcpl);
+    }
+    if (layout == H5D_LAYOUT_ERROR) {
+        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                          "/%.150s has no layout", link);
+    }
+    if (layout == H5D_VIRTUAL) {
+        return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                      "is a virtual dataset, which shows zeros where a source "
+                      "is missing: name the checkpoint's directory instead");
+    }
+    if (layout != H5D_CONTIGUOUS || external > 0) {
+        return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                      "is %s: make a contiguous copy of the file with "
+                      "'h5repack -f NONE -l CONTI OLD NEW'",
+                      (external > 0)            ? "kept in other files"
+                      : (layout == H5D_COMPACT) ? "kept in its header"
+                                                : "chunked or compressed");
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t read_dtype(walk_t *walk, hid_t set, const char *link,
+                                found_t *found)
+{
+    hid_t type = H5Dget_type(set);
+    bool known =
+        type >= 0 && hdf5_types_find(&walk->types, type, &found->dtype);
+    fsdp_dtype_t raw;
+    char *text;
+
+    if (type >= 0) {
+        H5Tclose(type);
+    }
+    if (!known) {
+        return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                      "has elements that are no little-endian numbers, "
+                      "booleans or complex numbers of a known size");
+    }
+
+    text = (found->dtype == FSDP_DTYPE_U8) ? hdf5_get_text(set, "dtype") : NULL;
+    if (text != NULL && fsdp_dtype_parse(text, &raw) && hdf5_type_is_raw(raw)) {
+        found->dtype = raw;
+    }
+    free(text);
+
+    return FSDP_OK;
+}
+
+/* Packed elements are rows of bytes; an attribute has the shape. */
+static bool read_packed_shape(hid_t set, found_t *found)
+{
+    hid_t attr = H5Aopen(set, "shape", H5P_DEFAULT);
+    hid_t space = (attr < 0) ? H5I_INVALID_HID : H5Aget_space(attr);
+    hssize_t num = (space < 0) ? -1 : H5Sget_simple_extent_npoints(space);
+    bool good = num >= 0 && num <= FSDP_CKPT_MAX_NDIM;
+
+    if (good && num > 0) {
+        good = H5Aread(attr, H5T_NATIVE_UINT64, found->dims) >= 0;
+    }
+    found->ndim = good ? (uint32_t)num : 0;
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    if (attr >= 0) {
+        H5Aclose(attr);
+    }
+
+    return good;
+}
+
+static fsdp_status_t read_shape(walk_t *walk, hid_t set, const char *link,
+                                found_t *found)
+{
+    hid_t space = H5Dget_space(set);
+    H5S_class_t class =
+        (space < 0) ? H5S_NO_CLASS : H5Sget_simple_extent_type(space);
+    hsize_t dims[FSDP_CKPT_MAX_NDIM];
+    hssize_t numel = 0;
+    int ndim = 0;
+
+    if (class == H5S_SIMPLE || class == H5S_SCALAR) {
+        ndim = H5Sget_simple_extent_dims(space, dims, NULL);
+        numel = H5Sget_simple_extent_npoints(space);
+    }
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    if ((class != H5S_SIMPLE && class != H5S_SCALAR) || ndim < 0 || numel < 0) {
+        return refuse(walk, FSDP_ERR_UNSUPPORTED, link, "has no shape");
+    }
+
+    found->numel = (uint64_t)numel;
+    if (fsdp_dtype_bits(found->dtype) < 8) {
+        return read_packed_shape(set, found)
+                   ? FSDP_OK
+                   : refuse(walk, FSDP_ERR_CORRUPT, link,
+                            "has packed elements and no attribute 'shape'");
+    }
+
+    found->ndim = (uint32_t)ndim;
+    for (int d = 0; d < ndim; d++) {
+        found->dims[d] = dims[d];
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t read_place(walk_t *walk, hid_t set, const char *link,
+                                found_t *found)
+{
+    haddr_t offset;
+
+    if (found->numel == 0) {
+        return FSDP_OK;
+    }
+
+    offset = H5Dget_offset(set);
+    if (offset == HADDR_UNDEF) {
+        return refuse(walk, FSDP_ERR_CORRUPT, link,
+                      "was made, but its data was never written");
+    }
+
+    found->offset = offset;
+    return FSDP_OK;
+}
+
+static void free_found(found_t *found)
+{
+    free(found->path);
+    free(found->name);
+    free(found->unit);
+}
+
+static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link)
+{
+    found_t found = {.rank = UINT64_MAX};
+    fsdp_status_t status;
+
+    FSDP_TRY(check_layout(walk, set, link));
+    FSDP_TRY(read_dtype(walk, set, link, &found));
+    FSDP_TRY(read_shape(walk, set, link, &found));
+    FSDP_TRY(read_place(walk, set, link, &found));
+
+    if (walk->num == walk->max) {
+        void *more = grow(walk->found, &walk->max, sizeof(*walk->found));
+
+        if (more == NULL) {
+            return no_memory(walk);
+        }
+        walk->found = more;
+    }
+
+    found.path = strdup(link);
+    if (walk->ours) {
+        found.name = hdf5_get_text(set, "name");
+        found.unit = hdf5_get_text(set, "unit");
+        hdf5_get_number(set, "order", &found.rank);
+    }
+    if (found.name == NULL) {
+        found.name = strdup(link);
+    }
+    if (found.path == NULL || found.name == NULL) {
+        status = no_memory(walk);
+        goto err_found;
+    }
+    if (!hdf5_name_is_utf8(found.name)) {
+        status = refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                        "has a name that is not UTF-8");
+        goto err_found;
+    }
+
+    walk->found[walk->num++] = found;
+    return FSDP_OK;
+
+err_found:
+    free_found(&found);
+    return status;
+}
+
+/* The path that a soft link in the group of @a link means; the caller frees
+ * it. */
+static char *resolve(const char *link, const char *value)
+{
+    const char *slash = strrchr(link, '/');
+
+    if (*value == '/') {
+        return strdup(value + 1);
+    }
+
+    return io_path("%.*s%s", (slash == NULL) ? 0 : (int)(slash - link + 1),
+                   link, value);
+}
+
+static fsdp_status_t add_soft(walk_t *walk, hid_t group, const char *link,
+                              size_t size)
+{
+    char *value = calloc(1, size + 1);
+    soft_t soft = {0};
+
+    if (walk->num_soft == walk->max_soft) {
+        void *more = grow(walk->soft, &walk->max_soft, sizeof(*walk->soft));
+
+        if (more == NULL) {
+            free(value);
+            return no_memory(walk);
+        }
+        walk->soft = more;
+    }
+    if (value == NULL ||
+        H5Lget_val(group, link, value, size, H5P_DEFAULT) < 0) {
+        free(value);
+        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                          "cannot read the link /%.150s", link);
+    }
+
+    soft.path = strdup(link);
+    soft.target = resolve(link, value);
+    free(value);
+    if (soft.path == NULL || soft.target == NULL) {
+        free(soft.path);
+        free(soft.target);
+        return no_memory(walk);
+    }
+
+    walk->soft[walk->num_soft++] = soft;
+    return FSDP_OK;
+}
+
+static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link)
+{
+    hid_t object = H5Oopen(group, link, H5P_DEFAULT);
+    fsdp_status_t status = FSDP_OK;
+
+    if (object < 0) {
+        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                          "cannot open /%.150s", link);
+    }
+
+    if (H5Iget_type(object) == H5I_DATASET) {
+        status = add_dataset(walk, object, link);
+    }
+    H5Oclose(object);
+
+    return status;
+}
+
+/* Called for every link below the root; each group is entered once. */
+static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
+                    void *arg)
+{
+    walk_t *walk = arg;
+
+    switch (info->type) {
+    case H5L_TYPE_HARD:
+        walk->status = visit_hard(walk, group, link);
+        break;
+    case H5L_TYPE_SOFT:
+        walk->status = add_soft(walk, group, link, info->u.val_size);
+        break;
+    default:
+        walk->status =
+            refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                   "is a link into another file, which is not followed");
+    }
+
+    return (walk->status == FSDP_OK) ? 0 : 1;
+}
+
+static fsdp_status_t walk_file(walk_t *walk, hid_t file)
+{
+    herr_t rc = H5Lvisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, walk);
+
+    if (rc < 0) {
+        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                          "cannot list its datasets");
+    }
+
+    return walk->status;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const found_t *x = a, *y = b;
+
+    if (x->rank != y->rank) {
+        return (x->rank > y->rank) - (x->rank < y->rank);
+    }
+    if (x->offset != y->offset) {
+        return (x->offset > y->offset) - (x->offset < y->offset);
+    }
+
+    return strcmp(x->path, y->path);
+}
+
+static fsdp_status_t put_tensor(const found_t *found, catalog_t *cat,
+                                fsdp_error_t *err)
+{
+    catalog_piece_t piece = {
+        .count = 1,
+        .offset = found->offset,
+        .crc_first = CATALOG_NONE,
+        .box = CATALOG_NONE,
+    };
+    uint64_t tensor;
+
+    FSDP_TRY(catalog_add_tensor(cat, found->name, found->dtype, found->ndim,
+                                found->dims, found->unit, &tensor, err));
+    if (fsdp_dtype_bits(found->dtype) < 8 &&
+        cat->tensors[tensor].bytes != found->numel) {
+        return fsdp_error_set(
+            err, FSDP_ERR_CORRUPT,
+            "%s: /%.150s has %" PRIu64 " bytes, its shape needs %" PRIu64,
+            cat->path, found->path, found->numel, cat->tensors[tensor].bytes);
+    }
+
+    piece.tensor = (uint32_t)tensor;
+    piece.count = cat->tensors[tensor].numel;
+    return catalog_add_piece(cat, &piece, err);
+}
+
+static int compare_path(const void *key, const void *member)
+{
+    return strcmp(key, ((const found_t *)member)->path);
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(((const found_t *)a)->path, ((const found_t *)b)->path);
+}
+
+/* Soft links to datasets are aliases.  Leaves walk->found sorted by path. */
+static fsdp_status_t put_aliases(walk_t *walk, catalog_t *cat)
+{
+    if (walk->num > 0) {
+        qsort(walk->found, walk->num, sizeof(*walk->found), compare_paths);
+    }
+    for (size_t i = 0; i < walk->num_soft; i++) {
+        const soft_t *soft = &walk->soft[i];
+        const found_t *owner =
+            (walk->num == 0) ? NULL
+                             : bsearch(soft->target, walk->found, walk->num,
+                                       sizeof(*walk->found), compare_path);
+        fsdp_status_t status;
+        char *name;
+
+        if (owner == NULL) {
+            return refuse(walk, FSDP_ERR_UNSUPPORTED, soft->path,
+                          "is a link to /%.100s, which is no dataset",
+                          soft->target);
+        }
+
+        name = walk->ours ? hdf5_path_name(soft->path) : strdup(soft->path);
+        if (name == NULL) {
+            return no_memory(walk);
+        }
+        status = catalog_add_alias(cat, name, owner->name, walk->err);
+        free(name);
+        FSDP_TRY(status);
+    }
+
+    return FSDP_OK;
+}
+
+/* A dataset with two names: the first is the tensor, the second an alias. */
+static fsdp_status_t put_datasets(walk_t *walk, catalog_t *cat)
+{
+    const found_t *before = NULL;
+
+    if (walk->num > 0) {
+        qsort(walk->found, walk->num, sizeof(*walk->found), compare_places);
+    }
+    for (size_t i = 0; i < walk->num; i++) {
+        const found_t *found = &walk->found[i];
+
+        if (before != NULL && found->numel > 0 && before->numel > 0 &&
+            found->offset == before->offset) {
+            FSDP_TRY(
+                catalog_add_alias(cat, found->path, before->name, walk->err));
+            continue;
+        }
+        FSDP_TRY(put_tensor(found, cat, walk->err));
+        before = found;
+    }
+
+    return put_aliases(walk, cat);
+}
+
+static bool read_digest(hid_t file, const char *name, uint64_t word[2])
+{
+    char *text = hdf5_get_text(file, name);
+    bool good = manifest_get_digest(text, word);
+
+    free(text);
+    return good;
+}
+
+/* What our own writer keeps at the root. */
+static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
+{
+    char *format = hdf5_get_text(file, "format");
+    fsdp_status_t status = FSDP_OK;
+    uint64_t version = 0, step;
+    char *meta;
+
+    if (format != NULL && (strcmp(format, "fsdp-index") == 0 ||
+                           strcmp(format, "fsdp-shard") == 0)) {
+        status = fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
+                                "%s: one file of a sharded checkpoint: name "
+                                "its directory instead",
+                                walk->path);
+    }
+    walk->ours = format != NULL && strcmp(format, FILE_FORMAT) == 0;
+    free(format);
+    if (!walk->ours || status != FSDP_OK) {
+        return status;
+    }
+
+    if (!hdf5_get_number(file, "min_reader", &version) ||
+        version > MANIFEST_VERSION) {
+        return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
+                              "%s: wants a reader of version %" PRIu64
+                              ", this is %d: use a newer libfsdp",
+                              walk->path, version, MANIFEST_VERSION);
+    }
+
+    if (hdf5_get_number(file, "step", &step) && step <= INT64_MAX) {
+        cat->step = (int64_t)step;
+    }
+    cat->has_digest_model =
+        read_digest(file, "digest_model", cat->digest_model);
+    cat->has_digest_optim =
+        read_digest(file, "digest_optim", cat->digest_optim);
+    meta = hdf5_get_text(file, "metadata");
+    if (meta != NULL) {
+        cat->meta = catalog_strdup(cat, meta);
+        free(meta);
+    }
+
+    return (cat->meta != NULL) ? FSDP_OK : no_memory(walk);
+}
+
+/* Files are never changed once they are there, so that locks are not needed;
+ * and some file systems have none. */
+static hid_t open_file(const char *path)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file;
+
+    if (fapl < 0) {
+        return fapl;
+    }
+
+#if HDF5_HAVE_FILE_LOCKING
+    H5Pset_file_locking(fapl, false, true);
+#endif
+    file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    H5Pclose(fapl);
+
+    return file;
+}
+
+static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
+{
+    fsdp_status_t status;
+    hid_t file = open_file(walk->path);
+
+    if (file < 0) {
+        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                          "cannot open it as HDF5");
+    }
+
+    status = hdf5_types_open(&walk->types, walk->err);
+    if (status == FSDP_OK) {
+        status = read_root(walk, file, cat);
+    }
+    if (status == FSDP_OK) {
+        status = walk_file(walk, file);
+    }
+    hdf5_types_close(&walk->types);
+    H5Fclose(file);
+
+    return status;
+}
+
+/* Put the file itself into the catalog: its directory, its name, its size. */
+static fsdp_status_t add_file(catalog_t *cat, const char *path,
+                              fsdp_error_t *err)
+{
+    const char *slash = strrchr(path, '/');
+    uint32_t file;
+    struct stat st;
+    char *root;
+
+    if (stat(path, &st) != 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot stat: %m", path);
+    }
+
+    root = (slash == NULL)   ? strdup(".")
+           : (slash == path) ? strdup("/")
+                             : strndup(path, (size_t)(slash - path));
+    cat->format = FSDP_CKPT_HDF5_FILE;
+    cat->path = catalog_strdup(cat, path);
+    cat->root = (root != NULL) ? catalog_strdup(cat, root) : NULL;
+    free(root);
+    if (cat->path == NULL || cat->root == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    return catalog_add_file(cat, (slash == NULL) ? path : slash + 1,
+                            (uint64_t)st.st_size, &file, err);
+}
+
+static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
+                                     fsdp_error_t *err)
+{
+    walk_t walk = {.path = path, .err = err};
+    fsdp_status_t status;
+    hdf5_guard_t guard;
+
+    FSDP_TRY(add_file(cat, path, err));
+
+    hdf5_enter(&guard);
+    status = read_locked(&walk, cat);
+    hdf5_leave(&guard);
+    if (status == FSDP_OK) {
+        status = put_datasets(&walk, cat);
+    }
+    if (status == FSDP_OK) {
+        status = catalog_seal(cat, CATALOG_CHECK_ALL, err);
+    }
+
+    for (size_t i = 0; i < walk.num; i++) {
+        free_found(&walk.found[i]);
+    }
+    for (size_t i = 0; i < walk.num_soft; i++) {
+        free(walk.soft[i].path);
+        free(walk.soft[i].target);
+    }
+    free(walk.found);
+    free(walk.soft);
+    return status;
+}
+
+/*
+ * Writing.
+ */
+
+static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
+                                  hdf5_file_t *file, fsdp_error_t *err)
+{
+    hdf5_dataset_t dataset = {
+        .dtype = (fsdp_dtype_t)tensor->dtype,
+        .ndim = tensor->ndim,
+        .dims = cat->dims + tensor->dims_first,
+        .name = tensor->name,
+        .unit =
+            (tensor->unit == CATALOG_NONE) ? NULL : cat->units[tensor->unit],
+        .has_order = true,
+        .order = tensor->order,
+    };
+    uint64_t offset;
+    fsdp_status_t status;
+    char *path;
+
+    if (tensor->numel > 0 && tensor->piece_count != 1) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "tensor %s: %" PRIu32
+                              " pieces do not go into one dataset",
+                              tensor->name, tensor->piece_count);
+    }
+
+    FSDP_TRY(hdf5_path_make(cat, tensor->name, false, &path, err));
+    dataset.path = path;
+    status = hdf5_file_add(file, &dataset, &offset, err);
+    free(path);
+    if (status == FSDP_OK && tensor->numel > 0) {
+        cat->pieces[tensor->piece_first].offset = offset;
+    }
+
+    return status;
+}
+
+static fsdp_status_t write_alias(const catalog_t *cat,
+                                 const catalog_alias_t *alias,
+                                 hdf5_file_t *file, fsdp_error_t *err)
+{
+    const char *owner = cat->tensors[alias->tensor].name;
+    fsdp_status_t status;
+    char *path, *target;
+
+    FSDP_TRY(hdf5_path_make(cat, alias->name, false, &path, err));
+    status = hdf5_path_make(cat, owner, false, &target, err);
+    if (status == FSDP_OK) {
+        status = hdf5_file_add_link(file, path, target, err);
+        free(target);
+    }
+    free(path);
+
+    return status;
+}
+
+static fsdp_status_t write_root(const catalog_t *cat, hdf5_file_t *file,
+                                fsdp_error_t *err)
+{
+    char text[MANIFEST_DIGEST_SIZE];
+
+    FSDP_TRY(hdf5_file_set_text(file, "format", FILE_FORMAT, err));
+    FSDP_TRY(hdf5_file_set_number(file, "version", MANIFEST_VERSION, err));
+    FSDP_TRY(
+        hdf5_file_set_number(file, "min_reader", MANIFEST_MIN_READER, err));
+    FSDP_TRY(hdf5_file_set_text(file, "writer", PACKAGE_STRING, err));
+    FSDP_TRY(hdf5_file_set_text(file, "metadata", cat->meta, err));
+    if (cat->step >= 0) {
+        FSDP_TRY(hdf5_file_set_number(file, "step", (uint64_t)cat->step, err));
+    }
+    if (cat->has_digest_model) {
+        manifest_put_digest(cat->digest_model, text);
+        FSDP_TRY(hdf5_file_set_text(file, "digest_model", text, err));
+    }
+    if (cat->has_digest_optim) {
+        manifest_put_digest(cat->digest_optim, text);
+        FSDP_TRY(hdf5_file_set_text(file, "digest_optim", text, err));
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t write_all(catalog_t *cat, hdf5_file_t *file,
+                               fsdp_error_t *err)
+{
+    uint64_t *by_order = calloc(cat->num_tensors + 1, sizeof(*by_order));
+    fsdp_status_t status;
+
+    if (by_order == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    for (uint64_t i = 0; i < cat->num_tensors; i++) {
+        by_order[cat->tensors[i].order] = i;
+    }
+    status = write_root(cat, file, err);
+    for (uint64_t i = 0; status == FSDP_OK && i < cat->num_tensors; i++) {
+        status = write_tensor(cat, &cat->tensors[by_order[i]], file, err);
+    }
+    for (uint64_t i = 0; status == FSDP_OK && i < cat->num_aliases; i++) {
+        status = write_alias(cat, &cat->aliases[i], file, err);
+    }
+    free(by_order);
+
+    return status;
+}
+
+/* All pieces are in this file, so that the catalog says all there is. */
+static fsdp_status_t create(catalog_t *cat, uint32_t number,
+                            const uint64_t *pieces, uint64_t num,
+                            const char *path, fsdp_error_t *err)
+{
+    hdf5_file_t *file;
+    fsdp_status_t status;
+
+    (void)pieces;
+    (void)num;
+    FSDP_TRY(hdf5_file_begin(path, false, &file, err));
+    status = write_all(cat, file, err);
+    if (status == FSDP_OK) {
+        status = hdf5_file_place(file, &cat->files[number].size, NULL, err);
+    }
+    hdf5_file_free(file);
+
+    return status;
+}
+
+const format_t format_hdf5_file = {
+    .id = FSDP_CKPT_HDF5_FILE,
+    .name = "hdf5-file",
+    .what = "an HDF5 file of plain datasets",
+    .probe = probe,
+    .open = open_checkpoint,
+    .has_kinds = true,
+    .create = create,
+};

@@ -1,0 +1,65 @@
+/*
+ * What every use of HDF5 in this room shares: one thread in the library at a
+ * time, silent errors whose text goes into ours, and the element types.
+ */
+#ifndef FSDP_HDF5_UTIL_H
+#define FSDP_HDF5_UTIL_H
+
+#include <stdint.h>
+
+#include <hdf5.h>
+
+#include "ckpt/fsdp_ckpt.h"
+
+/* H5Pset_file_locking() came with 1.10.7, but not with 1.12.0. */
+#define HDF5_HAVE_FILE_LOCKING  \
+    (H5_VERSION_GE(1, 12, 1) || \
+     (H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 10 && H5_VERS_RELEASE >= 7))
+
+/* What hdf5_enter() found and hdf5_leave() restores. */
+typedef struct {
+    H5E_auto2_t print;
+    void *print_arg;
+} hdf5_guard_t;
+
+/* Every stretch of HDF5 calls lies between these two: they hold the one mutex
+ * of the process, and HDF5 prints nothing in between.  Not recursive. */
+void hdf5_enter(hdf5_guard_t *guard);
+void hdf5_leave(const hdf5_guard_t *guard);
+
+/**
+ * Fill @a err with "PATH: WHAT: " and HDF5's innermost message, and clear
+ * HDF5's error stack.
+ *
+ * @return @a status.
+ */
+__attribute__((format(printf, 4, 5))) fsdp_status_t hdf5_error(
+    fsdp_error_t *err, fsdp_status_t status, const char *path, const char *fmt,
+    ...);
+
+/* HDF5's types for our element types.  Those of 8 bits and fewer that HDF5
+ * cannot describe are H5T_STD_U8LE: the dataset's attribute `dtype` says what
+ * the bytes are. */
+typedef struct {
+    hid_t ids[FSDP_DTYPE_F4 + 1];
+} hdf5_types_t;
+
+/* Caller closes with hdf5_types_close(), also after a failure. */
+fsdp_status_t hdf5_types_open(hdf5_types_t *types, fsdp_error_t *err);
+void hdf5_types_close(hdf5_types_t *types);
+
+/* Is the type stored as raw bytes with an attribute? */
+bool hdf5_type_is_raw(fsdp_dtype_t dtype);
+
+/* @return false if @a type is none that we know; raw ones come back as U8. */
+bool hdf5_types_find(const hdf5_types_t *types, hid_t type,
+                     fsdp_dtype_t *dtype_p);
+
+/* A text attribute of an object; the caller frees it.  NULL: there is none, or
+ * it is no text. */
+char *hdf5_get_text(hid_t object, const char *name);
+
+/* A number attribute; @return false if there is none. */
+bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p);
+
+#endif

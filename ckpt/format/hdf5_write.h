@@ -1,0 +1,20 @@
+/*
+ * The writer of sharded HDF5 checkpoints; format_hdf5 has both functions.
+ */
+#ifndef FSDP_HDF5_WRITE_H
+#define FSDP_HDF5_WRITE_H
+
+#include "ckpt/catalog.h"
+
+#define HDF5_INDEX_NAME "index.h5"
+
+/* format_t.create: a shard file. */
+fsdp_status_t hdf5_shard_create(catalog_t *cat, uint32_t file,
+                                const uint64_t *pieces, uint64_t num,
+                                const char *path, fsdp_error_t *err);
+
+/* format_t.finish: index.h5, then manifest.json. */
+fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
+                                fsdp_error_t *err);
+
+#endif
