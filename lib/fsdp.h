@@ -329,7 +329,11 @@ FSDP_API fsdp_status_t fsdp_clip(fsdp_t *fsdp, double max_norm, double *norm_p,
                                  fsdp_error_t *err);
 
 /* AdamW with decoupled weight decay (arXiv 1711.05101); counts the step.
- * Local. */
+ * Local.
+ *
+ * @return FSDP_ERR_BAD_STATE, on all ranks, if the norm that fsdp_clip() gave
+ *         is infinite or no number: nothing is changed, and the step may be
+ *         repeated from round 0 with other data. */
 FSDP_API fsdp_status_t fsdp_optimizer_step(fsdp_t *fsdp, double lr,
                                            fsdp_error_t *err);
 

@@ -1,1 +1,4 @@
-libfsdpcore_la_SOURCES += lib/device/device.h
+libfsdpcore_la_SOURCES += \
+	lib/device/cpu.c \
+	lib/device/device.h \
+	lib/device/usage.c
