@@ -57,9 +57,9 @@ typedef enum {
 
 /* Formats, as --to names them. */
 typedef enum {
-    FSDP_CKPT_HDF5 = 0,        /* "hdf5": ours, sharded */
-    FSDP_CKPT_HDF5_FILE = 1,   /* "hdf5-file": one file of plain datasets */
-    FSDP_CKPT_SAFETENSORS = 2  /* "safetensors": one file or shards + index */
+    FSDP_CKPT_HDF5 = 0,       /* "hdf5": ours, sharded */
+    FSDP_CKPT_HDF5_FILE = 1,  /* "hdf5-file": one file of plain datasets */
+    FSDP_CKPT_SAFETENSORS = 2 /* "safetensors": one file or shards + index */
 } fsdp_ckpt_format_t;
 
 /* An open checkpoint; reading only. */
@@ -67,8 +67,8 @@ typedef struct fsdp_ckpt fsdp_ckpt_t;
 
 typedef struct {
     fsdp_ckpt_format_t format;
-    const char *path;      /* the directory or file that was recognised */
-    uint64_t num_tensors;  /* aliases not counted */
+    const char *path;     /* the directory or file that was recognised */
+    uint64_t num_tensors; /* aliases not counted */
     uint64_t num_aliases;
     uint64_t num_pieces;
     uint64_t num_files;
@@ -226,11 +226,14 @@ typedef struct {
     fsdp_ckpt_engine_t engine;
 } fsdp_ckpt_save_config_t;
 
-#define FSDP_CKPT_SAVE_INIT {.size = sizeof(fsdp_ckpt_save_config_t)}
+#define FSDP_CKPT_SAVE_INIT                     \
+    {                                           \
+        .size = sizeof(fsdp_ckpt_save_config_t) \
+    }
 
 typedef struct {
-    uint64_t bytes;     /* this rank wrote */
-    double seconds;     /* from the call to the commit */
+    uint64_t bytes;       /* this rank wrote */
+    double seconds;       /* from the call to the commit */
     double write_seconds; /* of them: writing and fsync of this rank's part */
 } fsdp_ckpt_save_result_t;
 
@@ -272,13 +275,16 @@ typedef struct {
     fsdp_ckpt_engine_t engine;
 } fsdp_ckpt_convert_config_t;
 
-#define FSDP_CKPT_CONVERT_INIT {.size = sizeof(fsdp_ckpt_convert_config_t)}
+#define FSDP_CKPT_CONVERT_INIT                     \
+    {                                              \
+        .size = sizeof(fsdp_ckpt_convert_config_t) \
+    }
 
 typedef struct {
     uint64_t tensors;
     uint64_t files;
-    uint64_t copies;      /* after joining neighbours */
-    uint64_t bytes_read;  /* planned, in a dry run */
+    uint64_t copies;     /* after joining neighbours */
+    uint64_t bytes_read; /* planned, in a dry run */
     uint64_t bytes_written;
     uint64_t bytes_free; /* on the target's file system */
     double seconds;
@@ -291,9 +297,9 @@ typedef struct {
  * only unless names are unambiguous, and config.json beside it where the
  * source's metadata has one.
  */
-FSDP_API fsdp_status_t fsdp_ckpt_convert(
-    const fsdp_ckpt_convert_config_t *config,
-    fsdp_ckpt_convert_result_t *result_p, fsdp_error_t *err);
+FSDP_API fsdp_status_t
+fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
+                  fsdp_ckpt_convert_result_t *result_p, fsdp_error_t *err);
 
 /* --- Checking --------------------------------------------------------------- */
 
@@ -302,8 +308,8 @@ typedef bool (*fsdp_ckpt_finding_f)(const char *text, void *arg);
 
 typedef struct {
     uint64_t findings;
-    uint64_t bytes;      /* read */
-    uint64_t unchecked;  /* bytes that no checksum covers */
+    uint64_t bytes;     /* read */
+    uint64_t unchecked; /* bytes that no checksum covers */
     uint64_t tensors;
     uint64_t files;
     uint64_t digest_model[2]; /* computed, if compute_digest */
@@ -323,7 +329,7 @@ FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
                                         fsdp_error_t *err);
 
 typedef struct {
-    double rtol, atol;      /* both 0: bit for bit */
+    double rtol, atol;          /* both 0: bit for bit */
     const char *const *include; /* as in fsdp_ckpt_convert() */
     size_t num_include;
     const char *const *exclude;
@@ -347,10 +353,11 @@ typedef struct {
     const char *name;
     fsdp_ckpt_how_t how;
     uint64_t numel;
-    uint64_t differing; /* elements */
-    uint64_t first;     /* the first one */
+    uint64_t differing;      /* elements */
+    uint64_t first;          /* the first one */
     double value_a, value_b; /* there */
-    double max_abs, max_rel; /* largest differences; NaN against a number: inf */
+    double max_abs,
+        max_rel;      /* largest differences; NaN against a number: inf */
     const char *text; /* one line for people */
 } fsdp_ckpt_difference_t;
 

@@ -20,14 +20,14 @@
 extern "C" {
 #endif
 
-#define FSDP_LAYOUT_ALIGN 64  /* elements */
-#define FSDP_LAYOUT_PART 1024 /* parts of a shard start at multiples of this */
+#define FSDP_LAYOUT_ALIGN 64   /* elements */
+#define FSDP_LAYOUT_PART  1024 /* parts of a shard start at multiples of this */
 
 typedef enum {
     FSDP_STRATEGY_FULL = 0,    /* params, gradients and optimizer sharded */
     FSDP_STRATEGY_GRAD_OP = 1, /* params whole between forward and backward */
-    FSDP_STRATEGY_HYBRID = 2,  /* sharded over F ranks, replicated W / F times */
-    FSDP_STRATEGY_NONE = 3     /* replicated: F = 1, all-reduce */
+    FSDP_STRATEGY_HYBRID = 2, /* sharded over F ranks, replicated W / F times */
+    FSDP_STRATEGY_NONE = 3    /* replicated: F = 1, all-reduce */
 } fsdp_strategy_t;
 
 /* How W ranks share the work: rank r = f + F * replica. */

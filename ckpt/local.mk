@@ -11,15 +11,25 @@ include_HEADERS += \
 libckptcore_la_SOURCES = \
 	ckpt/catalog.c \
 	ckpt/catalog.h \
+	ckpt/commit.c \
 	ckpt/commit.h \
 	ckpt/dtype.c \
+	ckpt/engine.c \
 	ckpt/engine.h \
+	ckpt/files.c \
+	ckpt/files.h \
+	ckpt/format.c \
 	ckpt/format.h \
+	ckpt/format/safetensors.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
 	ckpt/layout.c \
 	ckpt/number.c \
+	ckpt/plan.c \
 	ckpt/plan.h \
+	ckpt/read.c \
+	ckpt/target.c \
+	ckpt/target.h \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES

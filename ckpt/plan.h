@@ -20,14 +20,13 @@ enum {
 };
 
 typedef struct {
-    uint64_t src;   /* bytes in the source piece's file, or address */
-    uint64_t dst;   /* bytes in the target piece's file, or address */
-    uint64_t first; /* element of the tensor */
-    uint64_t count; /* elements, at least 1 */
-    uint32_t
-        src_piece; /* index into the source catalog; CATALOG_NONE: memory */
-    uint32_t dst_piece;           /* the same of the target */
-    uint8_t src_dtype, dst_dtype; /* differ only for a cast */
+    uint64_t src;       /* byte of the source piece, or address */
+    uint64_t dst;       /* byte of the target piece, or address */
+    uint64_t bytes;     /* of the source, at least 1 */
+    uint32_t src_piece; /* of the source catalog; CATALOG_NONE: memory */
+    uint32_t dst_piece; /* of the target catalog; CATALOG_NONE: memory */
+    uint8_t src_dtype;
+    uint8_t dst_dtype; /* another one only for a cast */
     uint8_t flags;
 } plan_copy_t;
 
@@ -45,8 +44,9 @@ typedef struct {
 /**
  * Fill the pieces of a target from a source: reshard, convert, consolidate.
  *
- * @param dst     Sealed; offsets may be unknown: plan_place() sets them.
- * @param map     The source tensor of each target tensor; same shape.
+ * @param dst  Sealed; offsets may still be unknown.
+ * @param map  The source tensor of each target tensor; same shape, and the
+ *             same type or both floating-point.
  *
  * @return FSDP_ERR_CORRUPT if the source has no piece for an element.
  */
@@ -70,8 +70,15 @@ fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
                         size_t num, fsdp_error_t *err);
 
 /* Put the copies in the order of the target files, once their offsets are
- * known. */
+ * known, and count the runs again. */
 void plan_place(plan_t *plan);
+
+/* Where a copy's bytes lie in the file of its source or target piece. */
+uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy);
+uint64_t plan_dst_offset(const plan_t *plan, const plan_copy_t *copy);
+
+/* Bytes that a copy writes. */
+uint64_t plan_dst_bytes(const plan_copy_t *copy);
 
 void plan_free(plan_t *plan);
 

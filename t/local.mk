@@ -13,6 +13,7 @@ AM_TESTS_ENVIRONMENT = \
 
 check_PROGRAMS += \
 	t/unit/catalog.t \
+	t/unit/engine.t \
 	t/unit/cli.t \
 	t/unit/digest.t \
 	t/unit/kernels.t \
@@ -46,6 +47,8 @@ t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
 t_job_ring_SOURCES = t/job-ring.c
 
 t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
+
+t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
 
 t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 

@@ -87,6 +87,72 @@ fsdp_status_t io_pwrite(int fd, const void *buf, size_t size, uint64_t offset,
     return FSDP_OK;
 }
 
+enum { VECTOR_MAX = 512 }; /* Linux takes 1024 */
+
+/* Take @a done bytes off the front of *iov_p. */
+static void advance(struct iovec **iov_p, size_t *num_p, size_t done)
+{
+    while (*num_p > 0 && done >= (*iov_p)->iov_len) {
+        done -= (*iov_p)->iov_len;
+        (*iov_p)++;
+        (*num_p)--;
+    }
+    if (done > 0) {
+        (*iov_p)->iov_base = (char *)(*iov_p)->iov_base + done;
+        (*iov_p)->iov_len -= done;
+    }
+}
+
+fsdp_status_t io_preadv(int fd, struct iovec *iov, size_t num, uint64_t offset,
+                        const char *path, fsdp_error_t *err)
+{
+    advance(&iov, &num, 0);
+    while (num > 0) {
+        ssize_t n = preadv(fd, iov, (num < VECTOR_MAX) ? (int)num : VECTOR_MAX,
+                           (off_t)offset);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m",
+                                  path);
+        }
+        if (n == 0) {
+            errno = 0;
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: ends too soon, at byte %llu", path,
+                                  (unsigned long long)offset);
+        }
+        advance(&iov, &num, (size_t)n);
+        offset += (uint64_t)n;
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t io_pwritev(int fd, struct iovec *iov, size_t num, uint64_t offset,
+                         const char *path, fsdp_error_t *err)
+{
+    advance(&iov, &num, 0);
+    while (num > 0) {
+        ssize_t n = pwritev(fd, iov, (num < VECTOR_MAX) ? (int)num : VECTOR_MAX,
+                            (off_t)offset);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot write: %m",
+                                  path);
+        }
+        advance(&iov, &num, (size_t)n);
+        offset += (uint64_t)n;
+    }
+
+    return FSDP_OK;
+}
+
 fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err)
 {
     int rc;
@@ -155,8 +221,8 @@ fsdp_status_t io_read_file(const char *path, size_t most, char **text_p,
 
     FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
     if (fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: not a readable file",
-                                path);
+        status =
+            fsdp_error_set(err, FSDP_ERR_IO, "%s: not a readable file", path);
         goto err_close;
     }
 

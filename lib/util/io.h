@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "lib/util/fsdp_status.h"
 
@@ -22,6 +23,13 @@ fsdp_status_t io_pread(int fd, void *buf, size_t size, uint64_t offset,
 
 fsdp_status_t io_pwrite(int fd, const void *buf, size_t size, uint64_t offset,
                         const char *path, fsdp_error_t *err);
+
+/* The same from and into several buffers at once.  The array is changed. */
+fsdp_status_t io_preadv(int fd, struct iovec *iov, size_t num, uint64_t offset,
+                        const char *path, fsdp_error_t *err);
+
+fsdp_status_t io_pwritev(int fd, struct iovec *iov, size_t num, uint64_t offset,
+                         const char *path, fsdp_error_t *err);
 
 fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err);
 

@@ -1,0 +1,863 @@
+#include "config.h"
+
+#include "ckpt/engine.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "ckpt/files.h"
+#include "lib/util/check.h"
+#include "lib/util/crc.h"
+#include "lib/util/io.h"
+
+#define BATCH_BYTES (4u << 20)  /* what one thread moves at a time, at most */
+#define MEM_MIN     (64u << 10) /* least buffer that is worth a thread */
+#define UNIT        48 /* copies are cut at multiples of it: any element type fits */
+
+enum { BATCH_PARTS = 256 };
+
+/* A stretch of one copy that is worked on: where its bytes are in memory. */
+typedef struct {
+    const plan_copy_t *copy;
+    uint64_t from;  /* bytes of the source into the copy */
+    uint64_t bytes; /* of the source */
+    char *src;      /* these bytes */
+    char *dst;      /* those to be written: differ only for a cast */
+} part_t;
+
+/* Where the work stands; shared by the threads. */
+typedef struct {
+    const engine_job_t *job;
+    const plan_t *plan;
+    files_t *src_files, *dst_files;
+    uint64_t buffer; /* bytes of each thread */
+
+    pthread_mutex_t lock;
+    uint64_t next_copy, next_byte; /* the first bytes not yet taken */
+    fsdp_status_t status;          /* of the first thread that failed */
+    fsdp_error_t err;
+
+    _Atomic bool stop;
+    _Atomic uint64_t bytes_read, bytes_written, bytes_done, peak_mem;
+
+    /* For each checksum of the source: the xor of what its stretches give,
+     * and how many of its bytes have passed. */
+    _Atomic uint32_t *xors, *passed;
+} run_t;
+
+static void fail(run_t *run, fsdp_status_t status, const fsdp_error_t *err)
+{
+    pthread_mutex_lock(&run->lock);
+    if (run->status == FSDP_OK) {
+        run->status = status;
+        run->err = *err;
+    }
+    pthread_mutex_unlock(&run->lock);
+    atomic_store(&run->stop, true);
+}
+
+/* --- Taking work ------------------------------------------------------------------ */
+
+static bool is_cast(const plan_copy_t *copy)
+{
+    return copy->src_dtype != copy->dst_dtype;
+}
+
+/* Bytes that @a bytes of the source become. */
+static uint64_t dst_bytes(const plan_copy_t *copy, uint64_t bytes)
+{
+    plan_copy_t part = *copy;
+
+    part.bytes = bytes;
+    part.flags &= (uint8_t)~PLAN_DISCARD;
+    return plan_dst_bytes(&part);
+}
+
+/* Bytes of buffer that a stretch needs: none where it lies in memory. */
+static uint64_t need_src(const plan_copy_t *copy, uint64_t bytes)
+{
+    bool in_place = (copy->flags & PLAN_SRC_MEM) != 0 ||
+                    ((copy->flags & PLAN_DST_MEM) != 0 && !is_cast(copy));
+
+    return in_place ? 0 : bytes;
+}
+
+static uint64_t need_dst(const plan_copy_t *copy, uint64_t bytes)
+{
+    return (is_cast(copy) && (copy->flags & PLAN_DST_MEM) == 0)
+               ? dst_bytes(copy, bytes)
+               : 0;
+}
+
+/* How much of @a bytes fits into @a room of buffer. */
+static uint64_t fit(const plan_copy_t *copy, uint64_t bytes, uint64_t room)
+{
+    uint64_t need = need_src(copy, bytes) + need_dst(copy, bytes);
+    uint64_t per_unit = need_src(copy, UNIT) + need_dst(copy, UNIT);
+
+    return (need <= room) ? bytes : room / per_unit * UNIT;
+}
+
+/* Take the next stretches; @return their number, 0 at the end. */
+static unsigned take(run_t *run, part_t *parts, char *buffer)
+{
+    const plan_t *plan = run->plan;
+    uint64_t used = 0, total = 0, bytes;
+    unsigned num = 0;
+
+    pthread_mutex_lock(&run->lock);
+    while (num < BATCH_PARTS && total < BATCH_BYTES &&
+           run->next_copy < plan->num) {
+        const plan_copy_t *copy = &plan->copies[run->next_copy];
+
+        bytes = copy->bytes - run->next_byte;
+        if (bytes > BATCH_BYTES - total) {
+            bytes = (BATCH_BYTES - total) / UNIT * UNIT;
+        }
+        bytes = fit(copy, bytes, run->buffer - used);
+        if (bytes == 0) {
+            break;
+        }
+
+        parts[num] =
+            (part_t){.copy = copy, .from = run->next_byte, .bytes = bytes};
+        parts[num].src = buffer + used;
+        used += need_src(copy, bytes);
+        parts[num].dst = buffer + used;
+        used += need_dst(copy, bytes);
+        num++;
+        total += bytes;
+        run->next_byte += bytes;
+        if (run->next_byte == copy->bytes) {
+            run->next_byte = 0;
+            run->next_copy++;
+        }
+    }
+    pthread_mutex_unlock(&run->lock);
+
+    return num;
+}
+
+/* Point parts that need no buffer at the memory itself. */
+static void place(part_t *part)
+{
+    const plan_copy_t *copy = part->copy;
+    bool src_mem = (copy->flags & PLAN_SRC_MEM) != 0;
+    bool dst_mem = (copy->flags & PLAN_DST_MEM) != 0;
+
+    if (dst_mem) {
+        part->dst = (char *)(uintptr_t)copy->dst + dst_bytes(copy, part->from);
+    }
+    if (src_mem) {
+        part->src = (char *)(uintptr_t)copy->src + part->from;
+    } else if (dst_mem && !is_cast(copy)) {
+        part->src = part->dst;
+    }
+    if (!dst_mem && !is_cast(copy)) {
+        part->dst = part->src;
+    }
+}
+
+/* --- Reading and writing ------------------------------------------------------------- */
+
+static uint64_t src_at(const run_t *run, const part_t *part)
+{
+    return plan_src_offset(run->plan, part->copy) + part->from;
+}
+
+static uint64_t dst_at(const run_t *run, const part_t *part)
+{
+    return plan_dst_offset(run->plan, part->copy) +
+           dst_bytes(part->copy, part->from);
+}
+
+static uint32_t src_file(const run_t *run, const part_t *part)
+{
+    return run->plan->src->pieces[part->copy->src_piece].file;
+}
+
+static uint32_t dst_file(const run_t *run, const part_t *part)
+{
+    return run->plan->dst->pieces[part->copy->dst_piece].file;
+}
+
+static bool reads(const part_t *part)
+{
+    return (part->copy->flags & PLAN_SRC_MEM) == 0;
+}
+
+static bool writes(const part_t *part)
+{
+    return (part->copy->flags & (PLAN_DST_MEM | PLAN_DISCARD)) == 0;
+}
+
+/* Read parts that lie end to end in one file. */
+static fsdp_status_t read_run(run_t *run, const part_t *parts, unsigned num,
+                              fsdp_error_t *err)
+{
+    uint32_t file = src_file(run, &parts[0]);
+    struct iovec iov[BATCH_PARTS];
+    fsdp_status_t status;
+    uint64_t bytes = 0;
+    int fd;
+
+    for (unsigned i = 0; i < num; i++) {
+        iov[i] = (struct iovec){parts[i].src, parts[i].bytes};
+        bytes += parts[i].bytes;
+    }
+
+    FSDP_TRY(files_get(run->src_files, file, &fd, err));
+    status = io_preadv(fd, iov, num, src_at(run, &parts[0]),
+                       files_path(run->src_files, file), err);
+    files_put(run->src_files, file);
+    atomic_fetch_add(&run->bytes_read, bytes);
+    return status;
+}
+
+static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
+                               fsdp_error_t *err)
+{
+    uint32_t file = dst_file(run, &parts[0]);
+    struct iovec iov[BATCH_PARTS];
+    fsdp_status_t status;
+    uint64_t bytes = 0;
+    int fd;
+
+    for (unsigned i = 0; i < num; i++) {
+        iov[i] = (struct iovec){parts[i].dst,
+                                dst_bytes(parts[i].copy, parts[i].bytes)};
+        bytes += iov[i].iov_len;
+    }
+
+    FSDP_TRY(files_get(run->dst_files, file, &fd, err));
+    status = io_pwritev(fd, iov, num, dst_at(run, &parts[0]),
+                        files_path(run->dst_files, file), err);
+    files_put(run->dst_files, file);
+    atomic_fetch_add(&run->bytes_written, bytes);
+    return status;
+}
+
+static fsdp_status_t read_parts(run_t *run, const part_t *parts, unsigned num,
+                                fsdp_error_t *err)
+{
+    unsigned first, i;
+
+    for (first = 0; first < num; first = i) {
+        i = first + 1;
+        if (!reads(&parts[first])) {
+            continue;
+        }
+        while (i < num && reads(&parts[i]) &&
+               src_file(run, &parts[i]) == src_file(run, &parts[first]) &&
+               src_at(run, &parts[i - 1]) + parts[i - 1].bytes ==
+                   src_at(run, &parts[i])) {
+            i++;
+        }
+        FSDP_TRY(read_run(run, parts + first, i - first, err));
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t write_parts(run_t *run, const part_t *parts, unsigned num,
+                                 fsdp_error_t *err)
+{
+    unsigned first, i;
+
+    for (first = 0; first < num; first = i) {
+        i = first + 1;
+        if (!writes(&parts[first])) {
+            continue;
+        }
+        while (i < num && writes(&parts[i]) &&
+               dst_file(run, &parts[i]) == dst_file(run, &parts[first]) &&
+               dst_at(run, &parts[i - 1]) +
+                       dst_bytes(parts[i - 1].copy, parts[i - 1].bytes) ==
+                   dst_at(run, &parts[i])) {
+            i++;
+        }
+        FSDP_TRY(write_run(run, parts + first, i - first, err));
+    }
+
+    return FSDP_OK;
+}
+
+/* --- Checksums -------------------------------------------------------------------------- */
+
+/*
+ * The checksum of A B C is shift(A, |B| + |C|) ^ shift(B, |C|) ^ C: stretches
+ * may pass in any order, and each is shifted by what lies behind it in its
+ * block.
+ */
+static uint32_t shift(uint32_t crc, uint64_t behind)
+{
+    return (behind == 0) ? crc : crc32c_join(crc, 0, behind);
+}
+
+static uint64_t block_bytes(uint64_t piece_bytes, uint64_t block)
+{
+    uint64_t rest = piece_bytes - block * CATALOG_BLOCK;
+
+    return (rest < CATALOG_BLOCK) ? rest : CATALOG_BLOCK;
+}
+
+void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
+                     char *text, size_t size)
+{
+    const catalog_piece_t *piece = &cat->pieces[index];
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
+    uint64_t bytes = catalog_piece_bytes(cat, piece);
+    uint64_t start = block * CATALOG_BLOCK;
+    uint64_t end = start + block_bytes(bytes, block);
+    uint64_t to = (end * 8 + bits - 1) / bits;
+
+    snprintf(text, size, "tensor %s elements [%" PRIu64 ", %" PRIu64 ")",
+             tensor->name, piece->first + start * 8 / bits,
+             piece->first + ((to < piece->count) ? to : piece->count));
+}
+
+/* The last byte of a source block has passed: compare. */
+static fsdp_status_t check_block(run_t *run, uint32_t piece_index,
+                                 uint64_t block, fsdp_error_t *err)
+{
+    const catalog_t *src = run->plan->src;
+    const catalog_piece_t *piece = &src->pieces[piece_index];
+    uint64_t crc = piece->crc_first + block;
+    bool go_on = false;
+    char what[300];
+
+    if (atomic_load(&run->xors[crc]) == src->crcs[crc]) {
+        return FSDP_OK;
+    }
+
+    if (run->job->mismatch != NULL) {
+        pthread_mutex_lock(&run->lock);
+        go_on = run->job->mismatch(src, piece_index, block, run->job->arg);
+        pthread_mutex_unlock(&run->lock);
+    }
+    if (go_on) {
+        return FSDP_OK;
+    }
+
+    engine_describe(src, piece_index, block, what, sizeof(what));
+    return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                          "%s: %s: the bytes at %" PRIu64
+                          " do not have their checksum: the file is damaged",
+                          files_path(run->src_files, piece->file), what,
+                          piece->offset + block * CATALOG_BLOCK);
+}
+
+/* A stretch of a source piece with checksum @a crc has passed. */
+static fsdp_status_t pass_src(run_t *run, uint32_t piece_index, uint64_t at,
+                              uint64_t bytes, uint32_t crc, fsdp_error_t *err)
+{
+    const catalog_t *src = run->plan->src;
+    const catalog_piece_t *piece = &src->pieces[piece_index];
+    uint64_t block = at / CATALOG_BLOCK, within = at % CATALOG_BLOCK;
+    uint64_t size = block_bytes(catalog_piece_bytes(src, piece), block);
+    uint64_t slot = piece->crc_first + block;
+    uint32_t before;
+
+    atomic_fetch_xor(&run->xors[slot], shift(crc, size - within - bytes));
+    before = atomic_fetch_add(&run->passed[slot], (uint32_t)bytes);
+    return (before + bytes == size) ? check_block(run, piece_index, block, err)
+                                    : FSDP_OK;
+}
+
+static void pass_dst(run_t *run, uint32_t piece_index, uint64_t at,
+                     uint64_t bytes, uint32_t crc)
+{
+    catalog_t *dst = run->job->dst;
+    const catalog_piece_t *piece = &dst->pieces[piece_index];
+    uint64_t block = at / CATALOG_BLOCK, within = at % CATALOG_BLOCK;
+    uint64_t size = block_bytes(catalog_piece_bytes(dst, piece), block);
+
+    __atomic_fetch_xor(&dst->crcs[piece->crc_first + block],
+                       shift(crc, size - within - bytes), __ATOMIC_RELAXED);
+}
+
+static uint64_t to_block_end(uint64_t at)
+{
+    return CATALOG_BLOCK - at % CATALOG_BLOCK;
+}
+
+/* Does this part count for checksums of the source; of the target? */
+static bool checks_src(const run_t *run, const part_t *part)
+{
+    const plan_copy_t *copy = part->copy;
+
+    return (copy->flags & (PLAN_SRC_MEM | PLAN_AGAIN)) == 0 &&
+           run->plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
+}
+
+static bool checks_dst(const run_t *run, const part_t *part)
+{
+    return writes(part) &&
+           run->job->dst->pieces[part->copy->dst_piece].crc_first !=
+               CATALOG_NONE;
+}
+
+/* Source and target have the same bytes: once for both. */
+static fsdp_status_t pass_both(run_t *run, const part_t *part, bool src,
+                               bool dst, fsdp_error_t *err)
+{
+    const plan_copy_t *copy = part->copy;
+    uint64_t src_byte = copy->src + part->from,
+             dst_byte = copy->dst + part->from;
+
+    for (uint64_t done = 0; done < part->bytes;) {
+        uint64_t bytes = part->bytes - done;
+        uint32_t crc;
+
+        if (src && bytes > to_block_end(src_byte + done)) {
+            bytes = to_block_end(src_byte + done);
+        }
+        if (dst && bytes > to_block_end(dst_byte + done)) {
+            bytes = to_block_end(dst_byte + done);
+        }
+        crc = crc32c(0, part->src + done, bytes);
+        if (src) {
+            FSDP_TRY(pass_src(run, copy->src_piece, src_byte + done, bytes, crc,
+                              err));
+        }
+        if (dst) {
+            pass_dst(run, copy->dst_piece, dst_byte + done, bytes, crc);
+        }
+        done += bytes;
+    }
+
+    return FSDP_OK;
+}
+
+/* The target of a cast. */
+static void pass_cast(run_t *run, const part_t *part)
+{
+    uint64_t total = dst_bytes(part->copy, part->bytes);
+    uint64_t at = part->copy->dst + dst_bytes(part->copy, part->from);
+
+    for (uint64_t done = 0, bytes; done < total; done += bytes) {
+        bytes = to_block_end(at + done);
+        if (bytes > total - done) {
+            bytes = total - done;
+        }
+        pass_dst(run, part->copy->dst_piece, at + done, bytes,
+                 crc32c(0, part->dst + done, bytes));
+    }
+}
+
+static fsdp_status_t pass_part(run_t *run, const part_t *part,
+                               fsdp_error_t *err)
+{
+    bool src = checks_src(run, part), dst = checks_dst(run, part);
+
+    if (!is_cast(part->copy)) {
+        return (src || dst) ? pass_both(run, part, src, dst, err) : FSDP_OK;
+    }
+
+    if (src) {
+        FSDP_TRY(pass_both(run, part, true, false, err));
+    }
+    if (dst) {
+        pass_cast(run, part);
+    }
+    return FSDP_OK;
+}
+
+/* --- Running ------------------------------------------------------------------------------ */
+
+static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
+                             fsdp_error_t *err)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < num; i++) {
+        place(&parts[i]);
+        bytes += parts[i].bytes;
+    }
+
+    FSDP_TRY(read_parts(run, parts, num, err));
+    for (unsigned i = 0; i < num; i++) {
+        const plan_copy_t *copy = parts[i].copy;
+
+        if (is_cast(copy)) {
+            uint64_t bits = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype);
+
+            dtype_convert((fsdp_dtype_t)copy->src_dtype, parts[i].src,
+                          (fsdp_dtype_t)copy->dst_dtype, parts[i].dst,
+                          parts[i].bytes / (bits / 8));
+        } else if (parts[i].src != parts[i].dst) {
+            memcpy(parts[i].dst, parts[i].src, parts[i].bytes);
+        }
+        FSDP_TRY(pass_part(run, &parts[i], err));
+    }
+    FSDP_TRY(write_parts(run, parts, num, err));
+
+    atomic_fetch_add(&run->bytes_done, bytes);
+    return FSDP_OK;
+}
+
+static uint64_t total_bytes(const plan_t *plan)
+{
+    uint64_t total = 0;
+
+    for (uint64_t i = 0; i < plan->num; i++) {
+        total += plan->copies[i].bytes;
+    }
+
+    return total;
+}
+
+static fsdp_status_t report(run_t *run, uint64_t total, fsdp_error_t *err)
+{
+    const fsdp_ckpt_engine_t *options = &run->job->options;
+
+    if (options->progress != NULL &&
+        !options->progress(atomic_load(&run->bytes_done), total,
+                           options->progress_arg)) {
+        return fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
+    }
+
+    return FSDP_OK;
+}
+
+/* One thread's work; the first one also reports progress. */
+static void work(run_t *run, bool is_first)
+{
+    uint64_t total = is_first ? total_bytes(run->plan) : 0;
+    part_t *parts = malloc(BATCH_PARTS * sizeof(*parts));
+    char *buffer = NULL;
+    fsdp_status_t status = FSDP_OK;
+    fsdp_error_t err = {0};
+    unsigned num;
+
+    /* Aligned to pages, so that the kernel can copy whole ones. */
+    if (parts == NULL ||
+        posix_memalign((void **)&buffer, 4096, (size_t)run->buffer) != 0) {
+        status = fsdp_error_set(
+            &err, FSDP_ERR_NO_MEMORY,
+            "no memory for a copy buffer of %" PRIu64 " bytes", run->buffer);
+        goto err_free;
+    }
+
+    atomic_fetch_add(&run->peak_mem, run->buffer);
+    while (status == FSDP_OK && !atomic_load(&run->stop) &&
+           (num = take(run, parts, buffer)) > 0) {
+        status = work_on(run, parts, num, &err);
+        if (status == FSDP_OK && is_first) {
+            status = report(run, total, &err);
+        }
+    }
+err_free:
+    if (status != FSDP_OK) {
+        fail(run, status, &err);
+    }
+    free(buffer);
+    free(parts);
+}
+
+static void *work_in_thread(void *arg)
+{
+    work(arg, false);
+    return NULL;
+}
+
+static uint32_t usable_cores(void)
+{
+    cpu_set_t cpus;
+
+    return (sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
+               ? (uint32_t)CPU_COUNT(&cpus)
+               : 1;
+}
+
+/* Threads, and the buffer of each. */
+static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
+{
+    const fsdp_ckpt_engine_t *options = &run->job->options;
+    uint64_t max_mem =
+        (options->max_mem > 0) ? options->max_mem : ENGINE_MAX_MEM;
+    uint64_t total = total_bytes(run->plan);
+    uint32_t jobs = (options->jobs > 0) ? options->jobs : usable_cores();
+
+    if (max_mem < 4096) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "%" PRIu64 " bytes of buffers are too few; give "
+                              "4096 at least",
+                              max_mem);
+    }
+
+    if (options->jobs == 0 && jobs > ENGINE_MAX_JOBS) {
+        jobs = ENGINE_MAX_JOBS;
+    }
+    if (jobs > total / CATALOG_BLOCK) {
+        jobs = (uint32_t)(total / CATALOG_BLOCK);
+    }
+    if (jobs > max_mem / MEM_MIN) {
+        jobs = (uint32_t)(max_mem / MEM_MIN);
+    }
+    jobs = (jobs > 0) ? jobs : 1;
+
+    /* Twice, for both sides of a cast that widens. */
+    run->buffer = max_mem / jobs;
+    if (run->buffer > 2 * BATCH_BYTES) {
+        run->buffer = 2 * BATCH_BYTES;
+    }
+    *jobs_p = jobs;
+    return FSDP_OK;
+}
+
+static void work_in_parallel(run_t *run, uint32_t jobs)
+{
+    pthread_t *threads = calloc(jobs, sizeof(*threads));
+    uint32_t num = 0;
+
+    /* Fewer threads than wanted are no error. */
+    while (threads != NULL && num + 1 < jobs &&
+           pthread_create(&threads[num], NULL, work_in_thread, run) == 0) {
+        num++;
+    }
+    work(run, true);
+    while (num > 0) {
+        pthread_join(threads[--num], NULL);
+    }
+    free(threads);
+}
+
+/* A block of which some bytes passed and others did not, although the plan was
+ * made so that none is: its pieces overlap. */
+static fsdp_status_t check_passed(const run_t *run, fsdp_error_t *err)
+{
+    const catalog_t *src = run->plan->src;
+
+    for (uint64_t p = 0; src != NULL && p < src->num_pieces; p++) {
+        const catalog_piece_t *piece = &src->pieces[p];
+        uint64_t bytes = catalog_piece_bytes(src, piece);
+
+        for (uint64_t b = 0;
+             piece->crc_first != CATALOG_NONE && b < catalog_blocks(bytes);
+             b++) {
+            uint32_t passed = atomic_load(&run->passed[piece->crc_first + b]);
+
+            if (passed != 0 && passed != block_bytes(bytes, b)) {
+                return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                      "%s: tensor %s: its pieces share "
+                                      "checksums with others",
+                                      src->path,
+                                      src->tensors[piece->tensor].name);
+            }
+        }
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
+{
+    const plan_t *plan = run->plan;
+
+    if (plan->src != NULL) {
+        run->xors = calloc(plan->src->num_crcs + 1, sizeof(*run->xors));
+        run->passed = calloc(plan->src->num_crcs + 1, sizeof(*run->passed));
+        if (run->xors == NULL || run->passed == NULL) {
+            return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                  "no memory for checksums");
+        }
+        FSDP_TRY(files_open(plan->src, NULL, O_RDONLY, &run->src_files, err));
+    }
+    if (plan->dst != NULL) {
+        FSDP_TRY(files_open(plan->dst, run->job->dst_dir, O_RDWR,
+                            &run->dst_files, err));
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
+                         fsdp_error_t *err)
+{
+    run_t run = {.job = job, .plan = job->plan};
+    fsdp_status_t status;
+    uint32_t jobs = 1;
+
+    pthread_mutex_init(&run.lock, NULL);
+    FSDP_TRY_GOTO(divide(&run, &jobs, err), err_close);
+    FSDP_TRY_GOTO(run_open(&run, err), err_close);
+    work_in_parallel(&run, jobs);
+    status = run.status;
+    if (status != FSDP_OK) {
+        if (err != NULL) {
+            *err = run.err;
+        }
+        goto err_close;
+    }
+    FSDP_TRY_GOTO(check_passed(&run, err), err_close);
+    FSDP_TRY_GOTO(report(&run, total_bytes(run.plan), err), err_close);
+
+    if (result_p != NULL) {
+        *result_p = (engine_result_t){.bytes_read = run.bytes_read,
+                                      .bytes_written = run.bytes_written,
+                                      .peak_mem = run.peak_mem};
+    }
+err_close:
+    files_close(run.src_files);
+    files_close(run.dst_files);
+    free(run.xors);
+    free(run.passed);
+    pthread_mutex_destroy(&run.lock);
+    return status;
+}
+
+/* --- Finishing a file --------------------------------------------------------------------- */
+
+/* A stretch of a file whose checksum is known without reading. */
+typedef struct {
+    uint64_t offset, bytes;
+    uint64_t piece; /* CATALOG_NONE: the table of checksums */
+} extent_t;
+
+static int by_offset(const void *a, const void *b)
+{
+    const extent_t *left = a, *right = b;
+
+    return (left->offset > right->offset) - (left->offset < right->offset);
+}
+
+/* Continue a checksum with bytes that are read. */
+static fsdp_status_t add_gap(int fd, uint64_t from, uint64_t to,
+                             const char *path, uint32_t *crc, fsdp_error_t *err)
+{
+    char buffer[16 << 10];
+
+    while (from < to) {
+        size_t size =
+            (to - from < sizeof(buffer)) ? (size_t)(to - from) : sizeof(buffer);
+
+        FSDP_TRY(io_pread(fd, buffer, size, from, path, err));
+        *crc = crc32c(*crc, buffer, size);
+        from += size;
+    }
+
+    return FSDP_OK;
+}
+
+static uint32_t add_piece(const catalog_t *dst, const catalog_piece_t *piece,
+                          uint32_t crc)
+{
+    uint64_t bytes = catalog_piece_bytes(dst, piece);
+
+    for (uint64_t block = 0; block < catalog_blocks(bytes); block++) {
+        crc = crc32c_join(crc, dst->crcs[piece->crc_first + block],
+                          block_bytes(bytes, block));
+    }
+
+    return crc;
+}
+
+/* The checksum of the whole file: gaps are read, the rest is known. */
+static fsdp_status_t sum_file(catalog_t *dst, uint32_t index,
+                              const extent_t *extents, uint64_t num, int fd,
+                              const char *path, fsdp_error_t *err)
+{
+    catalog_file_t *file = &dst->files[index];
+    uint64_t next = 0;
+    uint32_t crc = 0;
+
+    for (uint64_t i = 0; i < num; i++) {
+        const extent_t *extent = &extents[i];
+
+        if (extent->offset < next) {
+            return fsdp_error_set(err, FSDP_ERR_BAD_STATE,
+                                  "%s: two pieces at byte %" PRIu64, path,
+                                  extent->offset);
+        }
+        FSDP_TRY(add_gap(fd, next, extent->offset, path, &crc, err));
+        if (extent->piece == CATALOG_NONE) {
+            crc = crc32c(crc, dst->crcs + file->crc_first, extent->bytes);
+        } else {
+            crc = add_piece(dst, &dst->pieces[extent->piece], crc);
+        }
+        next = extent->offset + extent->bytes;
+    }
+    FSDP_TRY(add_gap(fd, next, file->size, path, &crc, err));
+
+    file->crc32c = crc;
+    file->has_crc = true;
+    return FSDP_OK;
+}
+
+static fsdp_status_t finish_table(catalog_t *dst, uint32_t index,
+                                  const uint64_t *pieces, uint64_t num, int fd,
+                                  const char *path, fsdp_error_t *err)
+{
+    const catalog_file_t *file = &dst->files[index];
+    uint64_t table_bytes = file->crc_count * sizeof(*dst->crcs);
+    extent_t *extents = calloc(num + 1, sizeof(*extents));
+    fsdp_status_t status;
+
+    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+                   "tables are written as they lie in memory");
+    if (extents == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    for (uint64_t i = 0; i < num; i++) {
+        const catalog_piece_t *piece = &dst->pieces[pieces[i]];
+
+        extents[i] = (extent_t){.offset = piece->offset,
+                                .bytes = catalog_piece_bytes(dst, piece),
+                                .piece = pieces[i]};
+    }
+    if (file->table != 0) {
+        extents[num++] = (extent_t){
+            .offset = file->table, .bytes = table_bytes, .piece = CATALOG_NONE};
+        FSDP_TRY_GOTO(io_pwrite(fd, dst->crcs + file->crc_first, table_bytes,
+                                file->table, path, err),
+                      err_free);
+    }
+    if (num > 1) {
+        qsort(extents, num, sizeof(*extents), by_offset);
+    }
+    status = sum_file(dst, index, extents, num, fd, path, err);
+err_free:
+    free(extents);
+    return status;
+}
+
+fsdp_status_t engine_finish_file(catalog_t *dst, uint32_t index,
+                                 const uint64_t *pieces, uint64_t num,
+                                 const char *dir, fsdp_error_t *err)
+{
+    bool has_crcs =
+        num == 0 || dst->pieces[pieces[0]].crc_first != CATALOG_NONE;
+    char *path = io_path("%s/%s", dir, dst->files[index].path);
+    fsdp_status_t status;
+    int fd;
+
+    if (path == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    }
+
+    status = io_open(path, O_RDWR, 0, &fd, err);
+    if (status != FSDP_OK) {
+        goto err_free;
+    }
+    if (has_crcs) {
+        status = finish_table(dst, index, pieces, num, fd, path, err);
+    }
+    if (status == FSDP_OK) {
+        status = io_fsync(fd, path, err);
+    }
+    close(fd);
+err_free:
+    free(path);
+    return status;
+}

@@ -1,0 +1,32 @@
+/*
+ * The files of a catalog while the engine works on them: opened when first
+ * used, and not too many at a time.  Safe to call from several threads.
+ */
+#ifndef FSDP_FILES_H
+#define FSDP_FILES_H
+
+#include "ckpt/catalog.h"
+
+typedef struct files files_t;
+
+/**
+ * @param cat    Borrowed until files_close().
+ * @param root   Directory that the paths are relative to, borrowed; NULL: the
+ *               catalog's.
+ * @param flags  O_RDONLY or O_RDWR.
+ */
+fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
+                         files_t **files_p, fsdp_error_t *err);
+
+/* Closes all of them.  NULL is allowed. */
+void files_close(files_t *files);
+
+/* The descriptor of a file, which stays open until files_put(). */
+fsdp_status_t files_get(files_t *files, uint32_t file, int *fd_p,
+                        fsdp_error_t *err);
+void files_put(files_t *files, uint32_t file);
+
+/* Its full path, for messages; borrowed. */
+const char *files_path(files_t *files, uint32_t file);
+
+#endif

@@ -1,0 +1,1032 @@
+/*
+ * safetensors: one file, or shards with an index beside them.
+ *
+ *     u64 size of the header, little-endian | header, JSON | data
+ *
+ * The header maps each name to dtype, shape and its range of the data; the
+ * ranges follow each other without a hole from 0 to the end of the file.
+ * There are no checksums.  What is read here is checked as strictly as the
+ * reference implementation does; what is written has the order and padding of
+ * the official writer.
+ */
+#include "config.h"
+
+#include <dirent.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/format.h"
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+#define HEADER_MAX   100000000u /* the reference implementation's limit */
+#define INDEX_MAX    (1u << 30)
+#define INDEX_SUFFIX ".safetensors.index.json"
+#define METADATA     "__metadata__"
+
+/* In the order by which the official writer sorts. */
+static const struct {
+    const char *name;
+    fsdp_dtype_t dtype;
+} dtypes[] = {
+    {"BOOL",        FSDP_DTYPE_BOOL       },
+    {"F4",          FSDP_DTYPE_F4         },
+    {"F6_E2M3",     FSDP_DTYPE_F6_E2M3    },
+    {"F6_E3M2",     FSDP_DTYPE_F6_E3M2    },
+    {"U8",          FSDP_DTYPE_U8         },
+    {"I8",          FSDP_DTYPE_I8         },
+    {"F8_E5M2",     FSDP_DTYPE_F8_E5M2    },
+    {"F8_E4M3",     FSDP_DTYPE_F8_E4M3    },
+    {"F8_E8M0",     FSDP_DTYPE_F8_E8M0    },
+    {"F8_E4M3FNUZ", FSDP_DTYPE_F8_E4M3FNUZ},
+    {"F8_E5M2FNUZ", FSDP_DTYPE_F8_E5M2FNUZ},
+    {"I16",         FSDP_DTYPE_I16        },
+    {"U16",         FSDP_DTYPE_U16        },
+    {"F16",         FSDP_DTYPE_F16        },
+    {"BF16",        FSDP_DTYPE_BF16       },
+    {"I32",         FSDP_DTYPE_I32        },
+    {"U32",         FSDP_DTYPE_U32        },
+    {"F32",         FSDP_DTYPE_F32        },
+    {"C64",         FSDP_DTYPE_C64        },
+    {"F64",         FSDP_DTYPE_F64        },
+    {"I64",         FSDP_DTYPE_I64        },
+    {"U64",         FSDP_DTYPE_U64        },
+};
+
+#define NUM_DTYPES ((int)(sizeof(dtypes) / sizeof(*dtypes)))
+
+/* Place of a type in that order, or -1. */
+static int dtype_rank(fsdp_dtype_t dtype)
+{
+    for (int i = 0; i < NUM_DTYPES; i++) {
+        if (dtypes[i].dtype == dtype) {
+            return i;
+        }
+    }
+
+    return -1;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t size = strlen(text), end_size = strlen(end);
+
+    return size >= end_size && strcmp(text + size - end_size, end) == 0;
+}
+
+/* --- Recognising -------------------------------------------------------------- */
+
+static int is_member(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' &&
+           (ends_with(entry->d_name, ".safetensors") ||
+            ends_with(entry->d_name, INDEX_SUFFIX));
+}
+
+static bool probe(const format_look_t *look)
+{
+    struct dirent **names;
+    uint64_t size;
+    int num;
+
+    if (look->is_dir) {
+        num = scandir(look->path, &names, is_member, alphasort);
+        for (int i = 0; i < num; i++) {
+            free(names[i]);
+        }
+        if (num >= 0) {
+            free(names);
+        }
+        return num > 0;
+    }
+
+    memcpy(&size, look->head, sizeof(size));
+    size = le64toh(size);
+    return ends_with(look->path, ".safetensors") ||
+           ends_with(look->path, INDEX_SUFFIX) ||
+           (look->size >= 8 && size <= look->size - 8 && size <= HEADER_MAX &&
+            look->head[8] == '{');
+}
+
+/* --- Reading one file ------------------------------------------------------------ */
+
+/* A tensor as the header has it; pointers into the JSON. */
+typedef struct {
+    const char *name;
+    fsdp_dtype_t dtype;
+    uint64_t begin, end; /* of the data */
+    json_t *shape;
+} entry_t;
+
+typedef struct {
+    const char *path;
+    uint64_t data;      /* where the data begins */
+    uint64_t data_size; /* to the end of the file */
+    json_t *header;
+    entry_t *entries; /* sorted by range */
+    size_t num;
+} file_t;
+
+static fsdp_status_t bad(const file_t *file, const char *name, const char *what,
+                         fsdp_error_t *err)
+{
+    errno = 0;
+    return (name != NULL)
+               ? fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: tensor %s: %s",
+                                file->path, name, what)
+               : fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: %s", file->path,
+                                what);
+}
+
+static bool get_u64(const json_t *value, uint64_t *number_p)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+        return false;
+    }
+
+    *number_p = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static fsdp_status_t parse_entry(const file_t *file, const char *name,
+                                 const json_t *value, entry_t *entry,
+                                 fsdp_error_t *err)
+{
+    const char *dtype = json_string_value(json_object_get(value, "dtype"));
+    const json_t *offsets = json_object_get(value, "data_offsets");
+    int rank;
+
+    *entry = (entry_t){.name = name, .shape = json_object_get(value, "shape")};
+    for (rank = 0; dtype != NULL && rank < NUM_DTYPES; rank++) {
+        if (strcmp(dtype, dtypes[rank].name) == 0) {
+            break;
+        }
+    }
+    if (dtype == NULL || rank == NUM_DTYPES) {
+        return bad(file, name, "its dtype is none that is known", err);
+    }
+    entry->dtype = dtypes[rank].dtype;
+
+    if (json_array_size(offsets) != 2 ||
+        !get_u64(json_array_get(offsets, 0), &entry->begin) ||
+        !get_u64(json_array_get(offsets, 1), &entry->end) ||
+        entry->begin > entry->end) {
+        return bad(file, name, "its data_offsets are no range", err);
+    }
+    if (!json_is_array(entry->shape) ||
+        json_array_size(entry->shape) > FSDP_CKPT_MAX_NDIM) {
+        return bad(file, name, "its shape is none", err);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t check_metadata(const file_t *file, json_t *metadata,
+                                    fsdp_error_t *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(metadata)) {
+        return bad(file, NULL, METADATA " is no object", err);
+    }
+    json_object_foreach(metadata, key, value)
+    {
+        if (!json_is_string(value)) {
+            return bad(file, key, "a value of " METADATA " is no string", err);
+        }
+    }
+
+    return FSDP_OK;
+}
+
+static int by_range(const void *a, const void *b)
+{
+    const entry_t *left = a, *right = b;
+
+    if (left->begin != right->begin) {
+        return (left->begin > right->begin) - (left->begin < right->begin);
+    }
+    return (left->end > right->end) - (left->end < right->end);
+}
+
+/* The ranges must follow each other from 0 to the end of the file. */
+static fsdp_status_t check_ranges(const file_t *file, fsdp_error_t *err)
+{
+    uint64_t next = 0;
+
+    for (size_t i = 0; i < file->num; i++) {
+        const entry_t *entry = &file->entries[i];
+
+        if (entry->begin != next) {
+            return bad(file, entry->name,
+                       (entry->begin > next)
+                           ? "bytes before its data belong to no tensor"
+                           : "its data overlaps that of another tensor",
+                       err);
+        }
+        next = entry->end;
+    }
+
+    if (next > file->data_size) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: has %" PRIu64 " bytes of data, should have "
+                              "%" PRIu64 ": it was cut short",
+                              file->path, file->data_size, next);
+    }
+    if (next < file->data_size) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: %" PRIu64 " bytes at its end belong to no "
+                              "tensor",
+                              file->path, file->data_size - next);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t parse_header(file_t *file, const char *text, size_t size,
+                                  fsdp_error_t *err)
+{
+    json_error_t why;
+    const char *name;
+    json_t *value;
+
+    if (size == 0 || text[0] != '{') {
+        return bad(file, NULL, "its header does not begin with '{'", err);
+    }
+
+    file->header = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    if (file->header == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: its header is no JSON: %s", file->path,
+                              why.text);
+    }
+
+    file->entries =
+        calloc(json_object_size(file->header) + 1, sizeof(*file->entries));
+    if (file->entries == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              file->path);
+    }
+
+    json_object_foreach(file->header, name, value)
+    {
+        if (strcmp(name, METADATA) == 0) {
+            FSDP_TRY(check_metadata(file, value, err));
+        } else {
+            FSDP_TRY(
+                parse_entry(file, name, value, &file->entries[file->num], err));
+            file->num++;
+        }
+    }
+    if (file->num > 1) {
+        qsort(file->entries, file->num, sizeof(*file->entries), by_range);
+    }
+
+    return check_ranges(file, err);
+}
+
+static void file_close(file_t *file)
+{
+    json_decref(file->header);
+    free(file->entries);
+}
+
+/* Read and check the header.  @a path is borrowed until file_close(). */
+static fsdp_status_t file_open(const char *path, file_t *file,
+                               fsdp_error_t *err)
+{
+    unsigned char head[8] = {0};
+    fsdp_status_t status;
+    char *text = NULL;
+    uint64_t size;
+    off_t end;
+    int fd;
+
+    *file = (file_t){.path = path};
+    FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
+    end = lseek(fd, 0, SEEK_END);
+    if (end < 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: %m", path);
+        goto err_close;
+    }
+    if (end < 8) {
+        status =
+            bad(file, NULL, "shorter than 8 bytes: no safetensors file", err);
+        goto err_close;
+    }
+
+    FSDP_TRY_GOTO(io_pread(fd, head, sizeof(head), 0, path, err), err_close);
+    memcpy(&size, head, sizeof(size));
+    size = le64toh(size);
+    if (size > HEADER_MAX || size > (uint64_t)end - 8) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: a header of %" PRIu64 " bytes is more "
+                                "than the file or the format allow",
+                                path, size);
+        goto err_close;
+    }
+
+    text = malloc((size_t)size + 1);
+    if (text == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+        goto err_close;
+    }
+
+    FSDP_TRY_GOTO(io_pread(fd, text, (size_t)size, 8, path, err), err_close);
+    file->data = 8 + size;
+    file->data_size = (uint64_t)end - file->data;
+    status = parse_header(file, text, (size_t)size, err);
+    if (status != FSDP_OK) {
+        file_close(file);
+    }
+err_close:
+    free(text);
+    close(fd);
+    return status;
+}
+
+/* --- Into the catalog --------------------------------------------------------------- */
+
+static fsdp_status_t add_entry(catalog_t *cat, const file_t *file,
+                               uint32_t file_index, const entry_t *entry,
+                               fsdp_error_t *err)
+{
+    catalog_piece_t piece = {.file = file_index,
+                             .offset = file->data + entry->begin,
+                             .crc_first = CATALOG_NONE,
+                             .box = CATALOG_NONE};
+    uint64_t dims[FSDP_CKPT_MAX_NDIM], tensor;
+    uint32_t ndim = (uint32_t)json_array_size(entry->shape);
+    unsigned bits = fsdp_dtype_bits(entry->dtype);
+
+    for (uint32_t d = 0; d < ndim; d++) {
+        if (!get_u64(json_array_get(entry->shape, d), &dims[d])) {
+            return bad(file, entry->name, "its shape is none", err);
+        }
+    }
+
+    FSDP_TRY(catalog_add_tensor(cat, entry->name, entry->dtype, ndim, dims,
+                                NULL, &tensor, err));
+    if (bits % 8 != 0 && cat->tensors[tensor].numel % 8 * bits % 8 != 0) {
+        return bad(file, entry->name, "its elements are no whole bytes", err);
+    }
+    if (cat->tensors[tensor].bytes != entry->end - entry->begin) {
+        return bad(file, entry->name,
+                   "its shape and its data_offsets do not agree", err);
+    }
+
+    piece.tensor = (uint32_t)tensor;
+    piece.count = cat->tensors[tensor].numel;
+    return catalog_add_piece(cat, &piece, err);
+}
+
+/* Add a file's tensors, and keep its metadata in @a meta. */
+static fsdp_status_t add_file(catalog_t *cat, const char *name,
+                              const file_t *file, json_t *meta,
+                              fsdp_error_t *err)
+{
+    json_t *metadata = json_object_get(file->header, METADATA);
+    json_t *kept = json_object_get(meta, METADATA);
+    uint32_t index;
+
+    FSDP_TRY(
+        catalog_add_file(cat, name, file->data + file->data_size, &index, err));
+    for (size_t i = 0; i < file->num; i++) {
+        FSDP_TRY(add_entry(cat, file, index, &file->entries[i], err));
+    }
+
+    if (metadata != NULL &&
+        (kept != NULL ? json_object_update_missing(kept, metadata)
+                      : json_object_set(meta, METADATA, metadata)) != 0) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              file->path);
+    }
+    return FSDP_OK;
+}
+
+/* The index and this file must name the same tensors in it. */
+static fsdp_status_t check_index(const file_t *file, const char *name,
+                                 const json_t *map, fsdp_error_t *err)
+{
+    for (size_t i = 0; i < file->num; i++) {
+        const char *there =
+            json_string_value(json_object_get(map, file->entries[i].name));
+
+        if (there == NULL || strcmp(there, name) != 0) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s is in this file, but the "
+                                  "index says %s",
+                                  file->path, file->entries[i].name,
+                                  (there != NULL) ? there : "nothing of it");
+        }
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t add_shard(catalog_t *cat, const char *dir,
+                               const char *name, const json_t *map,
+                               json_t *meta, fsdp_error_t *err)
+{
+    char *path = io_path("%s/%s", dir, name);
+    fsdp_status_t status;
+    file_t file;
+
+    if (path == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    }
+
+    status = file_open(path, &file, err);
+    if (status == FSDP_ERR_NOT_FOUND) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: the index names this file, but it is "
+                                "missing",
+                                path);
+    }
+    if (status == FSDP_OK) {
+        status = (map != NULL) ? check_index(&file, name, map, err) : FSDP_OK;
+        if (status == FSDP_OK) {
+            status = add_file(cat, name, &file, meta, err);
+        }
+        file_close(&file);
+    }
+    free(path);
+    return status;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* All tensors of the index must have been in the files it names. */
+static fsdp_status_t check_found(const catalog_t *cat, const char *path,
+                                 const json_t *map, fsdp_error_t *err)
+{
+    const char *name;
+    uint64_t tensor;
+    json_t *value;
+
+    json_object_foreach((json_t *)map, name, value)
+    {
+        if (!catalog_find(cat, name, &tensor)) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s should be in %s, but is not",
+                                  path, name, json_string_value(value));
+        }
+    }
+
+    return FSDP_OK;
+}
+
+/* File names of a weight map, each once, sorted.  The array is the caller's,
+ * the names belong to the map. */
+static fsdp_status_t shard_names(const char *path, json_t *map,
+                                 const char ***names_p, size_t *num_p,
+                                 fsdp_error_t *err)
+{
+    const char **names = calloc(json_object_size(map) + 1, sizeof(*names));
+    size_t num = 0, unique = 0;
+    const char *tensor;
+    json_t *value;
+
+    if (names == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    json_object_foreach(map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+
+        if (name == NULL || name[0] == '\0' || name[0] == '.' ||
+            strchr(name, '/') != NULL) {
+            free(names);
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s: no file name in the index",
+                                  path, tensor);
+        }
+        names[num++] = name;
+    }
+    if (num > 1) {
+        qsort(names, num, sizeof(*names), by_text);
+    }
+    for (size_t i = 0; i < num; i++) {
+        if (unique == 0 || strcmp(names[unique - 1], names[i]) != 0) {
+            names[unique++] = names[i];
+        }
+    }
+
+    *names_p = names;
+    *num_p = unique;
+    return FSDP_OK;
+}
+
+static fsdp_status_t load_index(const char *path, json_t **index_p,
+                                fsdp_error_t *err)
+{
+    json_error_t why;
+    json_t *index;
+    char *text;
+    size_t size;
+
+    FSDP_TRY(io_read_file(path, INDEX_MAX, &text, &size, err));
+    index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    free(text);
+    if (index == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: line %d: %s", path,
+                              why.line, why.text);
+    }
+    if (!json_is_object(json_object_get(index, "weight_map"))) {
+        json_decref(index);
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: has no weight_map",
+                              path);
+    }
+
+    *index_p = index;
+    return FSDP_OK;
+}
+
+static fsdp_status_t open_sharded(const char *dir, const char *name,
+                                  catalog_t *cat, json_t *meta,
+                                  fsdp_error_t *err)
+{
+    char *path = io_path("%s/%s", dir, name);
+    const char **names = NULL;
+    json_t *index = NULL, *map;
+    fsdp_status_t status;
+    size_t num = 0;
+
+    if (path == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    }
+
+    FSDP_TRY_GOTO(load_index(path, &index, err), err_free);
+    map = json_object_get(index, "weight_map");
+    FSDP_TRY_GOTO(shard_names(path, map, &names, &num, err), err_free);
+    for (size_t i = 0; i < num; i++) {
+        FSDP_TRY_GOTO(add_shard(cat, dir, names[i], map, meta, err), err_free);
+    }
+    FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
+    status = check_found(cat, path, map, err);
+err_free:
+    free(names);
+    json_decref(index);
+    free(path);
+    return status;
+}
+
+/* --- Opening ------------------------------------------------------------------------ */
+
+/*
+ * Which file of a directory to begin with: as transformers does, one file
+ * before an index, and the usual names before others.
+ */
+static fsdp_status_t choose_member(const char *dir, char **name_p,
+                                   fsdp_error_t *err)
+{
+    static const char *const usual[] = {"model.safetensors",
+                                        "model" INDEX_SUFFIX};
+    int num, indexes = 0, chosen = -1;
+    struct dirent **names;
+
+    num = scandir(dir, &names, is_member, alphasort);
+    if (num < 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m", dir);
+    }
+
+    for (size_t u = 0; u < 2 && chosen < 0; u++) {
+        for (int i = 0; i < num && chosen < 0; i++) {
+            chosen = (strcmp(names[i]->d_name, usual[u]) == 0) ? i : -1;
+        }
+    }
+    for (int i = 0; i < num && chosen < 0; i++) {
+        indexes += ends_with(names[i]->d_name, INDEX_SUFFIX);
+    }
+    for (int i = 0; i < num && chosen < 0; i++) {
+        if (num == 1 ||
+            (indexes == 1 && ends_with(names[i]->d_name, INDEX_SUFFIX))) {
+            chosen = i;
+        }
+    }
+
+    *name_p = (chosen >= 0) ? strdup(names[chosen]->d_name) : NULL;
+    for (int i = 0; i < num; i++) {
+        free(names[i]);
+    }
+    free(names);
+
+    if (chosen < 0) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: %d safetensors files and no index that "
+                              "says how they belong together; name one of them",
+                              dir, num);
+    }
+    if (*name_p == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    }
+    return FSDP_OK;
+}
+
+/* A model's config.json beside it belongs to what is kept. */
+static fsdp_status_t add_config(const char *dir, json_t *meta,
+                                fsdp_error_t *err)
+{
+    char *path = io_path("%s/config.json", dir), *text;
+    fsdp_status_t status = FSDP_OK;
+    json_error_t why;
+    json_t *config;
+    size_t size;
+
+    if (path == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    }
+    if (access(path, F_OK) != 0) {
+        goto err_free;
+    }
+
+    FSDP_TRY_GOTO(io_read_file(path, HEADER_MAX, &text, &size, err), err_free);
+    config = json_loadb(text, size, 0, &why);
+    free(text);
+    if (config == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: line %d: %s", path,
+                                why.line, why.text);
+    } else if (json_object_set_new(meta, "user",
+                                   json_pack("{s:o}", "config", config)) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+err_free:
+    free(path);
+    return status;
+}
+
+static fsdp_status_t keep_meta(catalog_t *cat, const json_t *meta,
+                               fsdp_error_t *err)
+{
+    char *text = json_dumps(meta, JSON_COMPACT);
+
+    cat->meta = (text != NULL) ? catalog_strdup(cat, text) : NULL;
+    free(text);
+    if (cat->meta == NULL) {
+        cat->meta = "{}";
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t open_member(const char *dir, const char *name,
+                                 catalog_t *cat, fsdp_error_t *err)
+{
+    json_t *meta = json_object();
+    fsdp_status_t status;
+
+    cat->root = catalog_strdup(cat, dir);
+    if (meta == NULL || cat->root == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+        goto err_free;
+    }
+
+    FSDP_TRY_GOTO(add_config(dir, meta, err), err_free);
+    if (ends_with(name, INDEX_SUFFIX)) {
+        FSDP_TRY_GOTO(open_sharded(dir, name, cat, meta, err), err_free);
+    } else {
+        FSDP_TRY_GOTO(add_shard(cat, dir, name, NULL, meta, err), err_free);
+        FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
+    }
+    status = keep_meta(cat, meta, err);
+err_free:
+    json_decref(meta);
+    return status;
+}
+
+static fsdp_status_t open_any(const char *path, catalog_t *cat,
+                              fsdp_error_t *err)
+{
+    const char *slash = strrchr(path, '/');
+    fsdp_status_t status;
+    format_look_t look;
+    char *dir, *name = NULL;
+
+    FSDP_TRY(format_look(path, &look, err));
+    if (look.is_dir) {
+        FSDP_TRY(choose_member(path, &name, err));
+        status = open_member(path, name, cat, err);
+        free(name);
+        return status;
+    }
+
+    if (slash == NULL) {
+        return open_member(".", path, cat, err);
+    }
+    dir = (slash == path) ? io_path("/")
+                          : io_path("%.*s", (int)(slash - path), path);
+    if (dir == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+    status = open_member(dir, slash + 1, cat, err);
+    free(dir);
+    return status;
+}
+
+/* --- Writing ------------------------------------------------------------------------- */
+
+/* A string that grows. */
+typedef struct {
+    char *data;
+    size_t size, max;
+    bool failed;
+} text_t;
+
+static void text_add(text_t *text, const char *data, size_t size)
+{
+    if (size > text->max - text->size) {
+        size_t max = 2 * text->max + size + 4096;
+        char *larger = realloc(text->data, max);
+
+        if (larger == NULL) {
+            text->failed = true;
+            return;
+        }
+        text->data = larger;
+        text->max = max;
+    }
+    memcpy(text->data + text->size, data, size);
+    text->size += size;
+}
+
+__attribute__((format(printf, 2, 3))) static void text_printf(text_t *text,
+                                                              const char *fmt,
+                                                              ...)
+{
+    char *line;
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&line, fmt, ap);
+    va_end(ap);
+    if (n < 0) {
+        text->failed = true;
+        return;
+    }
+    text_add(text, line, (size_t)n);
+    free(line);
+}
+
+/* A JSON string with the escapes that the official writer chooses. */
+static void text_string(text_t *text, const char *string)
+{
+    static const char letters[] = "btn\0fr"; /* from 8 on */
+
+    text_add(text, "\"", 1);
+    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
+        if (*p == '"' || *p == '\\') {
+            text_printf(text, "\\%c", *p);
+        } else if (*p >= 8 && *p <= 13 && letters[*p - 8] != '\0') {
+            text_printf(text, "\\%c", letters[*p - 8]);
+        } else if (*p < 32) {
+            text_printf(text, "\\u%04x", *p);
+        } else {
+            text_add(text, (const char *)p, 1);
+        }
+    }
+    text_add(text, "\"", 1);
+}
+
+/* "__metadata__" of a source, if what was kept has one: strings only. */
+static void text_metadata(text_t *text, const catalog_t *cat)
+{
+    json_t *meta = json_loads(cat->meta, 0, NULL);
+    json_t *metadata = json_object_get(meta, METADATA), *value;
+    const char *key, *between = "";
+
+    if (json_object_size(metadata) == 0) {
+        text_add(text, "\"" METADATA "\":{\"format\":\"pt\"}", 30);
+        json_decref(meta);
+        return;
+    }
+
+    text_add(text, "\"" METADATA "\":{", 16);
+    json_object_foreach(metadata, key, value)
+    {
+        if (json_is_string(value)) {
+            text_add(text, between, strlen(between));
+            text_string(text, key);
+            text_add(text, ":", 1);
+            text_string(text, json_string_value(value));
+            between = ",";
+        }
+    }
+    text_add(text, "}", 1);
+    json_decref(meta);
+}
+
+/* A tensor of the file, and where to tell its offset. */
+typedef struct {
+    const catalog_tensor_t *tensor;
+    int rank;
+    uint64_t piece; /* CATALOG_NONE: it is empty */
+} item_t;
+
+static int by_dtype_and_name(const void *a, const void *b)
+{
+    const item_t *left = a, *right = b;
+
+    return (left->rank != right->rank)
+               ? right->rank - left->rank
+               : strcmp(left->tensor->name, right->tensor->name);
+}
+
+/* The tensors of a file in the writer's order.  Those without elements have no
+ * piece that says where they belong: the first file has them. */
+static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
+                             const uint64_t *pieces, uint64_t num,
+                             item_t **items_p, size_t *num_p, fsdp_error_t *err)
+{
+    size_t room = (size_t)num + 1, count = 0;
+    item_t *items;
+
+    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
+        room += cat->tensors[t].numel == 0;
+    }
+    items = calloc(room, sizeof(*items));
+    if (items == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->files[file].path);
+    }
+
+    for (uint64_t i = 0; i < num; i++) {
+        items[count++] =
+            (item_t){.tensor = &cat->tensors[cat->pieces[pieces[i]].tensor],
+                     .piece = pieces[i]};
+    }
+    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
+        if (cat->tensors[t].numel == 0) {
+            items[count++] =
+                (item_t){.tensor = &cat->tensors[t], .piece = CATALOG_NONE};
+        }
+    }
+
+    for (size_t i = 0; i < count; i++) {
+        const catalog_tensor_t *tensor = items[i].tensor;
+
+        items[i].rank = dtype_rank((fsdp_dtype_t)tensor->dtype);
+        if (items[i].rank < 0 || strcmp(tensor->name, METADATA) == 0 ||
+            (items[i].piece != CATALOG_NONE &&
+             cat->pieces[items[i].piece].count != tensor->numel)) {
+            free(items);
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "tensor %s (%s) cannot be written to "
+                                  "safetensors",
+                                  tensor->name,
+                                  fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
+        }
+    }
+    qsort(items, count, sizeof(*items), by_dtype_and_name);
+
+    *items_p = items;
+    *num_p = count;
+    return FSDP_OK;
+}
+
+static void text_item(text_t *text, const catalog_t *cat, const item_t *item,
+                      uint64_t begin)
+{
+    const catalog_tensor_t *tensor = item->tensor;
+
+    text_add(text, ",", 1);
+    text_string(text, tensor->name);
+    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[",
+                dtypes[item->rank].name);
+    for (uint32_t d = 0; d < tensor->ndim; d++) {
+        text_printf(text, "%s%" PRIu64, (d > 0) ? "," : "",
+                    cat->dims[tensor->dims_first + d]);
+    }
+    text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin,
+                begin + tensor->bytes);
+}
+
+static fsdp_status_t write_header(const char *path, const text_t *text,
+                                  uint64_t size, fsdp_error_t *err)
+{
+    uint64_t head = htole64(text->size);
+    fsdp_status_t status;
+    int fd;
+
+    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
+    status = io_pwrite(fd, &head, sizeof(head), 0, path, err);
+    if (status == FSDP_OK) {
+        status = io_pwrite(fd, text->data, text->size, 8, path, err);
+    }
+    if (status == FSDP_OK && ftruncate(fd, (off_t)size) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
+                                path);
+    }
+    if (close(fd) != 0 && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
+    }
+    return status;
+}
+
+static fsdp_status_t create(catalog_t *cat, uint32_t file,
+                            const uint64_t *pieces, uint64_t num,
+                            const char *path, fsdp_error_t *err)
+{
+    text_t text = {0};
+    fsdp_status_t status;
+    uint64_t size = 0;
+    item_t *items = NULL;
+    size_t count = 0;
+
+    FSDP_TRY(collect(cat, file, pieces, num, &items, &count, err));
+    text_add(&text, "{", 1);
+    text_metadata(&text, cat);
+    for (size_t i = 0; i < count; i++) {
+        text_item(&text, cat, &items[i], size);
+        size += items[i].tensor->bytes;
+    }
+    text_add(&text, "}", 1);
+    text_add(&text, "       ", -text.size % 8);
+    if (text.failed) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+        goto err_free;
+    }
+    if (text.size > HEADER_MAX) {
+        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "%s: a header of %zu bytes is more than "
+                                "safetensors allows; write smaller shards",
+                                path, text.size);
+        goto err_free;
+    }
+
+    size = 8 + text.size;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].piece != CATALOG_NONE) {
+            cat->pieces[items[i].piece].offset = size;
+        }
+        size += items[i].tensor->bytes;
+    }
+    cat->files[file].size = size;
+    status = write_header(path, &text, size, err);
+err_free:
+    free(text.data);
+    free(items);
+    return status;
+}
+
+/* model.safetensors.index.json, if there are several files. */
+static fsdp_status_t finish(const catalog_t *cat, const char *dir,
+                            fsdp_error_t *err)
+{
+    json_t *map = json_object(), *index;
+    char *path = io_path("%s/model" INDEX_SUFFIX, dir), *text = NULL, *whole;
+    fsdp_status_t status = FSDP_OK;
+    uint64_t total = 0;
+    bool good = map != NULL && path != NULL;
+
+    for (uint64_t t = 0; t < cat->num_tensors && good; t++) {
+        const catalog_tensor_t *tensor = &cat->tensors[t];
+        uint32_t file = (tensor->piece_count > 0)
+                            ? cat->pieces[tensor->piece_first].file
+                            : 0;
+
+        total += tensor->bytes;
+        good = json_object_set_new(map, tensor->name,
+                                   json_string(cat->files[file].path)) == 0;
+    }
+    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
+                      (json_int_t)total, "weight_map", map);
+    if (good && index != NULL) {
+        text = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
+    }
+    whole = (text != NULL) ? io_path("%s\n", text) : NULL;
+    if (whole == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    } else if (cat->num_files > 1) {
+        status = io_replace_file(path, whole, strlen(whole), err);
+    }
+
+    free(whole);
+    free(text);
+    free(path);
+    json_decref(index);
+    return status;
+}
+
+const format_t format_safetensors = {
+    .id = FSDP_CKPT_SAFETENSORS,
+    .name = "safetensors",
+    .what = "safetensors",
+    .probe = probe,
+    .open = open_any,
+    .create = create,
+    .finish = finish,
+};

@@ -1,0 +1,486 @@
+#include "config.h"
+
+#include "ckpt/plan.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/util/check.h"
+
+static fsdp_status_t no_memory(fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                          "no memory for the list of copies");
+}
+
+static fsdp_status_t add_copy(plan_t *plan, const plan_copy_t *copy,
+                              fsdp_error_t *err)
+{
+    if (plan->num == plan->max) {
+        uint64_t max = plan->max + plan->max / 2 + 64;
+        plan_copy_t *larger =
+            realloc(plan->copies, (size_t)max * sizeof(*larger));
+
+        if (larger == NULL) {
+            return no_memory(err);
+        }
+        plan->copies = larger;
+        plan->max = max;
+    }
+
+    plan->copies[plan->num++] = *copy;
+    return FSDP_OK;
+}
+
+void plan_free(plan_t *plan)
+{
+    free(plan->copies);
+    *plan = (plan_t){0};
+}
+
+/* Bytes of @a count elements of a tensor that is in a catalog: they fit. */
+static uint64_t bytes_of(unsigned dtype, uint64_t count)
+{
+    uint64_t bytes = 0;
+
+    (void)dtype_bytes((fsdp_dtype_t)dtype, count, &bytes);
+    return bytes;
+}
+
+uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy)
+{
+    return plan->src->pieces[copy->src_piece].offset + copy->src;
+}
+
+uint64_t plan_dst_offset(const plan_t *plan, const plan_copy_t *copy)
+{
+    return plan->dst->pieces[copy->dst_piece].offset + copy->dst;
+}
+
+uint64_t plan_dst_bytes(const plan_copy_t *copy)
+{
+    if ((copy->flags & PLAN_DISCARD) != 0) {
+        return 0;
+    }
+    if (copy->src_dtype == copy->dst_dtype) {
+        return copy->bytes;
+    }
+
+    return copy->bytes / (fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype) / 8) *
+           (fsdp_dtype_bits((fsdp_dtype_t)copy->dst_dtype) / 8);
+}
+
+/* --- Order ---------------------------------------------------------------------- */
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_source(const void *a, const void *b, void *arg)
+{
+    const plan_copy_t *left = a, *right = b;
+    const plan_t *plan = arg;
+    const catalog_piece_t *pieces = plan->src->pieces;
+    int order = compare_u64(pieces[left->src_piece].file,
+                            pieces[right->src_piece].file);
+
+    if (order == 0) {
+        order = compare_u64(plan_src_offset(plan, left),
+                            plan_src_offset(plan, right));
+    }
+    return (order != 0) ? order : compare_u64(left->bytes, right->bytes);
+}
+
+static int by_target(const void *a, const void *b, void *arg)
+{
+    const plan_copy_t *left = a, *right = b;
+    const plan_t *plan = arg;
+    const catalog_piece_t *pieces = plan->dst->pieces;
+    int order = compare_u64(pieces[left->dst_piece].file,
+                            pieces[right->dst_piece].file);
+
+    return (order != 0) ? order
+                        : compare_u64(plan_dst_offset(plan, left),
+                                      plan_dst_offset(plan, right));
+}
+
+static void sort_copies(plan_t *plan,
+                        int (*compare)(const void *, const void *, void *))
+{
+    for (uint64_t i = 1; i < plan->num; i++) {
+        if (compare(&plan->copies[i - 1], &plan->copies[i], plan) > 0) {
+            qsort_r(plan->copies, plan->num, sizeof(*plan->copies), compare,
+                    plan);
+            return;
+        }
+    }
+}
+
+/* Does @a b go on where @a a ends, on both sides? */
+static bool joins(const plan_t *plan, const plan_copy_t *a,
+                  const plan_copy_t *b)
+{
+    const catalog_piece_t *pieces;
+
+    if (a->flags != b->flags || a->src_dtype != b->src_dtype ||
+        a->dst_dtype != b->dst_dtype) {
+        return false;
+    }
+    if ((a->flags & PLAN_SRC_MEM) != 0) {
+        if (a->src + a->bytes != b->src) {
+            return false;
+        }
+    } else {
+        pieces = plan->src->pieces;
+        if (pieces[a->src_piece].file != pieces[b->src_piece].file ||
+            plan_src_offset(plan, a) + a->bytes != plan_src_offset(plan, b)) {
+            return false;
+        }
+    }
+    if ((a->flags & PLAN_DISCARD) != 0) {
+        return true;
+    }
+    if ((a->flags & PLAN_DST_MEM) != 0) {
+        return a->dst + plan_dst_bytes(a) == b->dst;
+    }
+
+    pieces = plan->dst->pieces;
+    return pieces[a->dst_piece].file == pieces[b->dst_piece].file &&
+           plan_dst_offset(plan, a) + plan_dst_bytes(a) ==
+               plan_dst_offset(plan, b);
+}
+
+static void count_runs(plan_t *plan)
+{
+    plan->runs = plan->bytes_read = plan->bytes_written = 0;
+    for (uint64_t i = 0; i < plan->num; i++) {
+        const plan_copy_t *copy = &plan->copies[i];
+
+        plan->runs += i == 0 || !joins(plan, copy - 1, copy);
+        if ((copy->flags & PLAN_SRC_MEM) == 0) {
+            plan->bytes_read += copy->bytes;
+        }
+        if ((copy->flags & (PLAN_DST_MEM | PLAN_DISCARD)) == 0) {
+            plan->bytes_written += plan_dst_bytes(copy);
+        }
+    }
+}
+
+void plan_place(plan_t *plan)
+{
+    sort_copies(plan, by_target);
+    count_runs(plan);
+}
+
+/* --- Target pieces from source pieces ---------------------------------------------- */
+
+/* All copies that fill elements [first, first + count) of a source tensor;
+ * @a make->dst is where the first of them goes. */
+static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
+                               uint64_t count, const plan_copy_t *make,
+                               fsdp_error_t *err)
+{
+    const catalog_t *src = plan->src;
+    const catalog_tensor_t *from = &src->tensors[tensor];
+    uint64_t end = from->piece_first + from->piece_count;
+    uint64_t p = catalog_find_piece(src, tensor, first), next = first;
+
+    for (; p < end && next < first + count; p++) {
+        const catalog_piece_t *piece = &src->pieces[p];
+        uint64_t stop = piece->first + piece->count;
+        plan_copy_t copy = *make;
+
+        if (piece->first > next) {
+            break;
+        }
+        if (stop > first + count) {
+            stop = first + count;
+        }
+        copy.src_piece = (uint32_t)p;
+        copy.src = bytes_of(copy.src_dtype, next - piece->first);
+        copy.dst = make->dst + bytes_of(copy.dst_dtype, next - first);
+        copy.bytes = bytes_of(copy.src_dtype, stop - next);
+        FSDP_TRY(add_copy(plan, &copy, err));
+        next = stop;
+    }
+
+    if (next < first + count) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: tensor %s: element %" PRIu64
+                              " is in no file",
+                              src->path, from->name, next);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status_t check_pair(const catalog_tensor_t *from,
+                                const catalog_tensor_t *to, fsdp_error_t *err)
+{
+    if (from->numel != to->numel) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "tensor %s has %" PRIu64 " elements, %s should "
+                              "have %" PRIu64,
+                              from->name, from->numel, to->name, to->numel);
+    }
+    if (from->dtype != to->dtype &&
+        (!dtype_is_float((fsdp_dtype_t)from->dtype) ||
+         !dtype_is_float((fsdp_dtype_t)to->dtype))) {
+        return fsdp_error_set(
+            err, FSDP_ERR_UNSUPPORTED, "tensor %s: no conversion from %s to %s",
+            from->name, fsdp_dtype_name((fsdp_dtype_t)from->dtype),
+            fsdp_dtype_name((fsdp_dtype_t)to->dtype));
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
+                           const catalog_t *dst, const uint64_t *map,
+                           fsdp_error_t *err)
+{
+    fsdp_status_t status;
+
+    *plan = (plan_t){.src = src, .dst = dst};
+    for (uint64_t p = 0; p < dst->num_pieces; p++) {
+        const catalog_piece_t *piece = &dst->pieces[p];
+        const catalog_tensor_t *to = &dst->tensors[piece->tensor];
+        const catalog_tensor_t *from = &src->tensors[map[piece->tensor]];
+        const plan_copy_t make = {.dst_piece = (uint32_t)p,
+                                  .src_dtype = from->dtype,
+                                  .dst_dtype = to->dtype};
+
+        FSDP_TRY_GOTO(check_pair(from, to, err), err_free);
+        FSDP_TRY_GOTO(add_range(plan, map[piece->tensor], piece->first,
+                                piece->count, &make, err),
+                      err_free);
+    }
+
+    count_runs(plan);
+    return FSDP_OK;
+err_free:
+    plan_free(plan);
+    return status;
+}
+
+/* --- Into memory ---------------------------------------------------------------------- */
+
+static fsdp_status_t check_range(const catalog_t *src,
+                                 const fsdp_ckpt_range_t *range,
+                                 fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor;
+    unsigned bits;
+
+    if (range->tensor >= src->num_tensors) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "%s: there is no tensor %" PRIu64, src->path,
+                              range->tensor);
+    }
+
+    tensor = &src->tensors[range->tensor];
+    bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
+    if (range->first > tensor->numel ||
+        range->count > tensor->numel - range->first ||
+        range->first % 8 * bits % 8 != 0) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "%s: tensor %s: [%" PRIu64 ", %" PRIu64
+                              " more) is no range of its %" PRIu64 " elements",
+                              src->path, tensor->name, range->first,
+                              range->count, tensor->numel);
+    }
+
+    return FSDP_OK;
+}
+
+/* Bytes [from, to) of a piece, only to complete the checksums. */
+static fsdp_status_t add_discard(plan_t *plan, const plan_copy_t *of,
+                                 uint64_t from, uint64_t to, fsdp_error_t *err)
+{
+    plan_copy_t copy = {.src = from,
+                        .bytes = to - from,
+                        .src_piece = of->src_piece,
+                        .dst_piece = CATALOG_NONE,
+                        .src_dtype = of->src_dtype,
+                        .dst_dtype = of->src_dtype,
+                        .flags = PLAN_DISCARD};
+
+    return (to > from) ? add_copy(plan, &copy, err) : FSDP_OK;
+}
+
+/* Between two copies of a piece that use [.., from) and [to, ..): what is
+ * missing of the blocks that they touch. */
+static fsdp_status_t add_between(plan_t *plan, const plan_copy_t *of,
+                                 uint64_t from, uint64_t to, fsdp_error_t *err)
+{
+    uint64_t from_end =
+        (from + CATALOG_BLOCK - 1) / CATALOG_BLOCK * CATALOG_BLOCK;
+    uint64_t to_start = to / CATALOG_BLOCK * CATALOG_BLOCK;
+
+    if (from_end >= to_start) {
+        return add_discard(plan, of, from, to, err);
+    }
+    FSDP_TRY(add_discard(plan, of, from, from_end, err));
+    return add_discard(plan, of, to_start, to, err);
+}
+
+/* What is missing behind the last copy of a piece. */
+static fsdp_status_t add_tail(plan_t *plan, const plan_copy_t *of,
+                              uint64_t from, fsdp_error_t *err)
+{
+    uint64_t end =
+        catalog_piece_bytes(plan->src, &plan->src->pieces[of->src_piece]);
+    uint64_t block_end =
+        (from + CATALOG_BLOCK - 1) / CATALOG_BLOCK * CATALOG_BLOCK;
+
+    return add_discard(plan, of, from, (block_end < end) ? block_end : end,
+                       err);
+}
+
+/* A copy whose first bytes, up to @a done, another copy reads too. */
+static fsdp_status_t add_once(plan_t *plan, const plan_copy_t *copy,
+                              uint64_t done, fsdp_error_t *err)
+{
+    plan_copy_t again = *copy, rest = *copy;
+
+    if (copy->src >= done) {
+        return add_copy(plan, copy, err);
+    }
+
+    again.flags |= PLAN_AGAIN;
+    if (done - copy->src < again.bytes) {
+        again.bytes = done - copy->src;
+    }
+    rest.src += again.bytes;
+    rest.dst += again.bytes;
+    rest.bytes -= again.bytes;
+    FSDP_TRY(add_copy(plan, &again, err));
+    return (rest.bytes > 0) ? add_copy(plan, &rest, err) : FSDP_OK;
+}
+
+/*
+ * From copies in the order of the source, make those that pass each byte of
+ * each touched block to the checksums exactly once.
+ */
+static fsdp_status_t complete_blocks(plan_t *plan, const plan_t *wanted,
+                                     fsdp_error_t *err)
+{
+    const plan_copy_t *before = NULL;
+    uint64_t done = 0;
+
+    for (uint64_t i = 0; i < wanted->num; i++) {
+        const plan_copy_t *copy = &wanted->copies[i];
+        bool checked =
+            plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
+
+        if (before != NULL && before->src_piece != copy->src_piece) {
+            FSDP_TRY(add_tail(plan, before, done, err));
+            before = NULL;
+        }
+        if (!checked) {
+            FSDP_TRY(add_copy(plan, copy, err));
+            continue;
+        }
+        if (before == NULL) {
+            done = copy->src / CATALOG_BLOCK * CATALOG_BLOCK;
+        }
+        if (copy->src > done) {
+            FSDP_TRY(add_between(plan, copy, done, copy->src, err));
+        }
+        FSDP_TRY(add_once(plan, copy, done, err));
+        if (copy->src + copy->bytes > done) {
+            done = copy->src + copy->bytes;
+        }
+        before = copy;
+    }
+
+    return (before != NULL) ? add_tail(plan, before, done, err) : FSDP_OK;
+}
+
+fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
+                        const fsdp_ckpt_range_t *ranges, size_t num,
+                        fsdp_error_t *err)
+{
+    plan_t wanted = {.src = src};
+    fsdp_status_t status = FSDP_OK;
+
+    *plan = (plan_t){.src = src};
+    for (size_t i = 0; i < num; i++) {
+        const fsdp_ckpt_range_t *range = &ranges[i];
+        plan_copy_t make = {.dst = (uint64_t)(uintptr_t)range->data,
+                            .dst_piece = CATALOG_NONE,
+                            .flags = PLAN_DST_MEM};
+
+        FSDP_TRY_GOTO(check_range(src, range, err), err_free);
+        make.src_dtype = make.dst_dtype = src->tensors[range->tensor].dtype;
+        FSDP_TRY_GOTO(add_range(&wanted, range->tensor, range->first,
+                                range->count, &make, err),
+                      err_free);
+    }
+
+    sort_copies(&wanted, by_source);
+    FSDP_TRY_GOTO(complete_blocks(plan, &wanted, err), err_free);
+    count_runs(plan);
+    plan_free(&wanted);
+    return FSDP_OK;
+err_free:
+    plan_free(&wanted);
+    plan_free(plan);
+    return status;
+}
+
+fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+
+    *plan = (plan_t){.src = src};
+    for (uint64_t p = 0; p < src->num_pieces; p++) {
+        const catalog_piece_t *piece = &src->pieces[p];
+        const plan_copy_t of = {.src_piece = (uint32_t)p,
+                                .src_dtype = src->tensors[piece->tensor].dtype};
+
+        if (piece->crc_first != CATALOG_NONE) {
+            FSDP_TRY_GOTO(
+                add_discard(plan, &of, 0, catalog_piece_bytes(src, piece), err),
+                err_free);
+        }
+    }
+
+    sort_copies(plan, by_source);
+    count_runs(plan);
+    return FSDP_OK;
+err_free:
+    plan_free(plan);
+    return status;
+}
+
+/* --- From memory ------------------------------------------------------------------------ */
+
+fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
+                        const uint64_t *pieces, const void *const *data,
+                        size_t num, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+
+    *plan = (plan_t){.dst = dst};
+    for (size_t i = 0; i < num; i++) {
+        const catalog_piece_t *piece = &dst->pieces[pieces[i]];
+        uint8_t dtype = dst->tensors[piece->tensor].dtype;
+        plan_copy_t copy = {.src = (uint64_t)(uintptr_t)data[i],
+                            .bytes = catalog_piece_bytes(dst, piece),
+                            .src_piece = CATALOG_NONE,
+                            .dst_piece = (uint32_t)pieces[i],
+                            .src_dtype = dtype,
+                            .dst_dtype = dtype,
+                            .flags = PLAN_SRC_MEM};
+
+        FSDP_TRY_GOTO(add_copy(plan, &copy, err), err_free);
+    }
+
+    plan_place(plan);
+    return FSDP_OK;
+err_free:
+    plan_free(plan);
+    return status;
+}

@@ -1,0 +1,132 @@
+#include "config.h"
+
+#include "ckpt/fsdp_ckpt.h"
+
+#include <stdlib.h>
+
+#include "ckpt/engine.h"
+#include "ckpt/format.h"
+#include "lib/util/check.h"
+
+struct fsdp_ckpt {
+    catalog_t cat;
+    uint64_t bytes; /* of all tensors */
+};
+
+fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
+                             fsdp_error_t *err)
+{
+    fsdp_ckpt_t *ckpt = calloc(1, sizeof(*ckpt));
+    fsdp_status_t status;
+
+    if (ckpt == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+
+    catalog_init(&ckpt->cat);
+    status = format_open(path, &ckpt->cat, err);
+    if (status != FSDP_OK) {
+        fsdp_ckpt_close(ckpt);
+        return status;
+    }
+
+    for (uint64_t t = 0; t < ckpt->cat.num_tensors; t++) {
+        ckpt->bytes += ckpt->cat.tensors[t].bytes;
+    }
+    *ckpt_p = ckpt;
+    return FSDP_OK;
+}
+
+void fsdp_ckpt_close(fsdp_ckpt_t *ckpt)
+{
+    if (ckpt != NULL) {
+        catalog_free(&ckpt->cat);
+        free(ckpt);
+    }
+}
+
+void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)
+{
+    const catalog_t *cat = &ckpt->cat;
+
+    *info_p = (fsdp_ckpt_info_t){
+        .format = cat->format,
+        .path = cat->path,
+        .num_tensors = cat->num_tensors,
+        .num_aliases = cat->num_aliases,
+        .num_pieces = cat->num_pieces,
+        .num_files = cat->num_files,
+        .bytes = ckpt->bytes,
+        .step = cat->step,
+        .mesh = cat->mesh,
+        .meta_json = cat->meta,
+    };
+}
+
+void fsdp_ckpt_get_tensor(const fsdp_ckpt_t *ckpt, uint64_t tensor,
+                          fsdp_ckpt_tensor_t *tensor_p)
+{
+    const catalog_t *cat = &ckpt->cat;
+    const catalog_tensor_t *entry = &cat->tensors[tensor];
+
+    *tensor_p = (fsdp_ckpt_tensor_t){
+        .name = entry->name,
+        .dtype = (fsdp_dtype_t)entry->dtype,
+        .ndim = entry->ndim,
+        .dims = cat->dims + entry->dims_first,
+        .numel = entry->numel,
+        .bytes = entry->bytes,
+        .num_pieces = entry->piece_count,
+        .unit = (entry->unit != CATALOG_NONE) ? cat->units[entry->unit] : NULL,
+    };
+}
+
+void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
+                         uint32_t piece, fsdp_ckpt_piece_t *piece_p)
+{
+    const catalog_t *cat = &ckpt->cat;
+    const catalog_piece_t *entry =
+        &cat->pieces[cat->tensors[tensor].piece_first + piece];
+
+    *piece_p = (fsdp_ckpt_piece_t){
+        .first = entry->first,
+        .count = entry->count,
+        .file = cat->files[entry->file].path,
+        .offset = entry->offset,
+    };
+}
+
+void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
+                         const char **name_p, uint64_t *tensor_p)
+{
+    *name_p = ckpt->cat.aliases[alias].name;
+    *tensor_p = ckpt->cat.aliases[alias].tensor;
+}
+
+bool fsdp_ckpt_find(const fsdp_ckpt_t *ckpt, const char *name,
+                    uint64_t *tensor_p)
+{
+    return catalog_find(&ckpt->cat, name, tensor_p);
+}
+
+fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt, const fsdp_ckpt_range_t *ranges,
+                             size_t num, const fsdp_ckpt_engine_t *engine,
+                             uint64_t *bytes_p, fsdp_error_t *err)
+{
+    engine_result_t result = {0};
+    engine_job_t job = {0};
+    fsdp_status_t status;
+    plan_t plan;
+
+    FSDP_TRY(plan_read(&plan, &ckpt->cat, ranges, num, err));
+    job.plan = &plan;
+    if (engine != NULL) {
+        job.options = *engine;
+    }
+    status = engine_run(&job, &result, err);
+    if (status == FSDP_OK && bytes_p != NULL) {
+        *bytes_p = result.bytes_read;
+    }
+    plan_free(&plan);
+    return status;
+}
