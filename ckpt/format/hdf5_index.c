@@ -13,9 +13,6 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-/* With more pieces than this, HDF5 takes too long over virtual datasets. */
-#define VIRTUAL_MOST 100000
-
 typedef struct {
     const catalog_t *cat;
     const char *dir; /* where the shard files are */
@@ -186,7 +183,7 @@ static fsdp_status_t fill_index(builder_t *builder, manifest_index_t *index,
     FSDP_TRY(hdf5_file_set_text(builder->file, "format", "fsdp-index", err));
     FSDP_TRY(
         hdf5_file_set_number(builder->file, "version", MANIFEST_VERSION, err));
-    if (builder->cat->num_pieces <= VIRTUAL_MOST) {
+    if (builder->cat->num_pieces <= HDF5_VIRTUAL_MOST) {
         FSDP_TRY(add_tensors(builder, err));
     }
 

@@ -563,29 +563,10 @@ static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
     return (cat->meta != NULL) ? FSDP_OK : no_memory(walk);
 }
 
-/* Files are never changed once they are there, so that locks are not needed;
- * and some file systems have none. */
-static hid_t open_file(const char *path)
-{
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file;
-
-    if (fapl < 0) {
-        return fapl;
-    }
-
-#if HDF5_HAVE_FILE_LOCKING
-    H5Pset_file_locking(fapl, false, true);
-#endif
-    file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
-    H5Pclose(fapl);
-
-    return file;
-}
-
 static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
 {
     fsdp_status_t status;
-    hid_t file = open_file(walk->path);
+    hid_t file = hdf5_open_file(walk->path);
 
     if (file < 0) {
         return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,

@@ -166,6 +166,23 @@ void hdf5_types_close(hdf5_types_t *types)
     }
 }
 
+hid_t hdf5_open_file(const char *path)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file;
+
+    if (fapl < 0) {
+        return fapl;
+    }
+
+#if HDF5_HAVE_FILE_LOCKING
+    H5Pset_file_locking(fapl, false, true);
+#endif
+    file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    H5Pclose(fapl);
+
+    return file;
+}
+
 bool hdf5_type_is_raw(fsdp_dtype_t dtype)
 {
     return dtype >= FSDP_DTYPE_F8_E4M3 && dtype <= FSDP_DTYPE_F4;

@@ -37,6 +37,10 @@ __attribute__((format(printf, 4, 5))) fsdp_status_t hdf5_error(
     fsdp_error_t *err, fsdp_status_t status, const char *path, const char *fmt,
     ...);
 
+/* Files are never changed once they are there, so that locks are not needed;
+ * and some file systems have none. */
+hid_t hdf5_open_file(const char *path);
+
 /* HDF5's types for our element types.  Those of 8 bits and fewer that HDF5
  * cannot describe are H5T_STD_U8LE: the dataset's attribute `dtype` says what
  * the bytes are. */

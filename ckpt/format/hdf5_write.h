@@ -8,6 +8,10 @@
 
 #define HDF5_INDEX_NAME "index.h5"
 
+/* With more pieces than this, HDF5 takes too long over virtual datasets: then
+ * the index has none. */
+#define HDF5_VIRTUAL_MOST 100000
+
 /* format_t.create: a shard file. */
 fsdp_status_t hdf5_shard_create(catalog_t *cat, uint32_t file,
                                 const uint64_t *pieces, uint64_t num,
