@@ -18,6 +18,8 @@
 
 /* In the order in which they are asked whether they know a path. */
 static const format_t *const formats[] = {
+    &format_hdf5,
+    &format_hdf5_file,
     &format_safetensors,
 };
 

@@ -13,7 +13,6 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
-	ckpt/diff.c \
 	ckpt/dtype.c \
 	ckpt/engine.c \
 	ckpt/engine.h \
@@ -31,9 +30,6 @@ libckptcore_la_SOURCES = \
 	ckpt/read.c \
 	ckpt/target.c \
 	ckpt/target.h \
-	ckpt/verify.c \
-	ckpt/verify.h \
-	ckpt/verify_pass.c \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES
@@ -62,9 +58,12 @@ libckptcore_la_SOURCES += \
 	ckpt/format/hdf5_name.c \
 	ckpt/format/hdf5_name.h \
 	ckpt/format/hdf5_plain.c \
+	ckpt/format/hdf5_plain_write.c \
 	ckpt/format/hdf5_shard.c \
 	ckpt/format/hdf5_table.c \
 	ckpt/format/hdf5_table.h \
+	ckpt/format/hdf5_trailer.c \
+	ckpt/format/hdf5_trailer.h \
 	ckpt/format/hdf5_util.c \
 	ckpt/format/hdf5_util.h \
 	ckpt/format/hdf5_write.h \

@@ -106,7 +106,8 @@ print-headers:
 check_PROGRAMS += \
 	t/unit/box.t \
 	t/unit/hdf5.t \
-	t/unit/hdf5_name.t
+	t/unit/hdf5_name.t \
+	t/unit/hdf5_plain.t
 # End of the HDF5 formats' programs
 
 t_unit_box_t_SOURCES = t/unit/box.c t/tap/tap.h
@@ -114,5 +115,9 @@ t_unit_box_t_LDADD = libckptcore.la libutil.la
 t_unit_hdf5_t_SOURCES = t/unit/hdf5.c t/unit/ckpt_spec.h t/tap/tap.h
 t_unit_hdf5_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
 t_unit_hdf5_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
+t_unit_hdf5_plain_t_SOURCES = t/unit/hdf5_plain.c t/unit/ckpt_spec.h \
+	t/tap/tap.h
+t_unit_hdf5_plain_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
+t_unit_hdf5_plain_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
 t_unit_hdf5_name_t_SOURCES = t/unit/hdf5_name.c t/tap/tap.h
 t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la

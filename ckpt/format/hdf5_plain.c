@@ -12,14 +12,13 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
-#include "ckpt/format/hdf5_file.h"
 #include "ckpt/format/hdf5_name.h"
+#include "ckpt/format/hdf5_trailer.h"
 #include "ckpt/format/hdf5_util.h"
+#include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
-
-#define FILE_FORMAT "fsdp-file"
 
 static const unsigned char signature[8] = "\x89HDF\r\n\x1a\n";
 
@@ -71,6 +70,7 @@ typedef struct {
     const char *path;
     bool ours; /* it has our attributes and escapes */
     hdf5_types_t types;
+    hdf5_trailer_t trailer;
     found_t *found;
     size_t num, max;
     soft_t *soft;
@@ -80,7 +80,8 @@ typedef struct {
 } walk_t;
 
 __attribute__((format(printf, 4, 5))) static fsdp_status_t refuse(
-    walk_t *walk, fsdp_status_t status, const char *link, const char *fmt, ...)
+    const walk_t *walk, fsdp_status_t status, const char *link, const char *fmt,
+    ...)
 {
     char why[200];
     va_list ap;
@@ -161,7 +162,14 @@ static fsdp_status_t read_dtype(walk_t *walk, hid_t set, const char *link,
                       "booleans or complex numbers of a known size");
     }
 
-    text = (found->dtype == FSDP_DTYPE_U8) ? hdf5_get_text(set, "dtype") : NULL;
+    if (found->dtype != FSDP_DTYPE_U8) {
+        return FSDP_OK;
+    }
+
+    if (!hdf5_get_text(set, "dtype", &text)) {
+        return refuse(walk, FSDP_ERR_CORRUPT, link,
+                      "has an attribute 'dtype' that is no text");
+    }
     if (text != NULL && fsdp_dtype_parse(text, &raw) && hdf5_type_is_raw(raw)) {
         found->dtype = raw;
     }
@@ -275,10 +283,12 @@ static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link)
     }
 
     found.path = strdup(link);
-    if (walk->ours) {
-        found.name = hdf5_get_text(set, "name");
-        found.unit = hdf5_get_text(set, "unit");
-        hdf5_get_number(set, "order", &found.rank);
+    if (walk->ours && (!hdf5_get_text(set, "name", &found.name) ||
+                       !hdf5_get_text(set, "unit", &found.unit) ||
+                       !hdf5_get_number(set, "order", &found.rank))) {
+        status = refuse(walk, FSDP_ERR_CORRUPT, link,
+                        "has damaged attributes 'name', 'unit' or 'order'");
+        goto err_found;
     }
     if (found.name == NULL) {
         found.name = strdup(link);
@@ -392,7 +402,9 @@ static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
 
 static fsdp_status_t walk_file(walk_t *walk, hid_t file)
 {
-    herr_t rc = H5Lvisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, walk);
+    /* Native order: for any other one HDF5 (1.10.8) makes a table first, and
+     * crashes over it when a damaged group fails to fill it. */
+    herr_t rc = H5Lvisit(file, H5_INDEX_NAME, H5_ITER_NATIVE, visit, walk);
 
     if (rc < 0) {
         return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
@@ -416,9 +428,33 @@ static int compare_places(const void *a, const void *b)
     return strcmp(x->path, y->path);
 }
 
-static fsdp_status_t put_tensor(const found_t *found, catalog_t *cat,
-                                fsdp_error_t *err)
+/* Where the data's checksums are, if the file has them. */
+static fsdp_status_t find_crcs(const walk_t *walk, const found_t *found,
+                               const catalog_t *cat, uint64_t bytes,
+                               uint32_t *crc_first_p)
 {
+    const hdf5_trailer_t *trailer = &walk->trailer;
+    const hdf5_trailer_row_t *row = hdf5_trailer_find(trailer, found->offset);
+
+    if (trailer->num_crcs == 0) {
+        return FSDP_OK;
+    }
+
+    if (row == NULL || row->size != bytes ||
+        row->crc_first > trailer->num_crcs ||
+        catalog_blocks(bytes) > trailer->num_crcs - row->crc_first) {
+        return refuse(walk, FSDP_ERR_CORRUPT, found->path,
+                      "is not where the file's trailer says");
+    }
+
+    *crc_first_p = (uint32_t)(cat->files[0].crc_first + row->crc_first);
+    return FSDP_OK;
+}
+
+static fsdp_status_t put_tensor(const walk_t *walk, const found_t *found,
+                                catalog_t *cat)
+{
+    fsdp_error_t *err = walk->err;
     catalog_piece_t piece = {
         .count = 1,
         .offset = found->offset,
@@ -439,6 +475,10 @@ static fsdp_status_t put_tensor(const found_t *found, catalog_t *cat,
 
     piece.tensor = (uint32_t)tensor;
     piece.count = cat->tensors[tensor].numel;
+    if (piece.count > 0) {
+        FSDP_TRY(find_crcs(walk, found, cat, cat->tensors[tensor].bytes,
+                           &piece.crc_first));
+    }
     return catalog_add_piece(cat, &piece, err);
 }
 
@@ -502,65 +542,80 @@ static fsdp_status_t put_datasets(walk_t *walk, catalog_t *cat)
                 catalog_add_alias(cat, found->path, before->name, walk->err));
             continue;
         }
-        FSDP_TRY(put_tensor(found, cat, walk->err));
+        FSDP_TRY(put_tensor(walk, found, cat));
         before = found;
     }
 
     return put_aliases(walk, cat);
 }
 
-static bool read_digest(hid_t file, const char *name, uint64_t word[2])
+/* @return false if it is there and no digest. */
+static bool read_digest(hid_t file, const char *name, uint64_t word[2],
+                        bool *has_p)
 {
-    char *text = hdf5_get_text(file, name);
-    bool good = manifest_get_digest(text, word);
+    char *text;
+    bool good = hdf5_get_text(file, name, &text);
 
+    *has_p = manifest_get_digest(text, word);
+    good &= *has_p || text == NULL;
     free(text);
+
     return good;
 }
 
 /* What our own writer keeps at the root. */
-static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
+static fsdp_status_t read_ours(walk_t *walk, hid_t file, catalog_t *cat)
 {
-    char *format = hdf5_get_text(file, "format");
-    fsdp_status_t status = FSDP_OK;
-    uint64_t version = 0, step;
+    uint64_t min_reader = 0, step = UINT64_MAX;
     char *meta;
 
-    if (format != NULL && (strcmp(format, "fsdp-index") == 0 ||
-                           strcmp(format, "fsdp-shard") == 0)) {
-        status = fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
-                                "%s: one file of a sharded checkpoint: name "
-                                "its directory instead",
-                                walk->path);
-    }
-    walk->ours = format != NULL && strcmp(format, FILE_FORMAT) == 0;
-    free(format);
-    if (!walk->ours || status != FSDP_OK) {
-        return status;
+    if (!hdf5_get_number(file, "min_reader", &min_reader) ||
+        !hdf5_get_number(file, "step", &step) ||
+        !read_digest(file, "digest_model", cat->digest_model,
+                     &cat->has_digest_model) ||
+        !read_digest(file, "digest_optim", cat->digest_optim,
+                     &cat->has_digest_optim) ||
+        !hdf5_get_text(file, "metadata", &meta) || meta == NULL) {
+        return refuse(walk, FSDP_ERR_CORRUPT, "", "has damaged attributes");
     }
 
-    if (!hdf5_get_number(file, "min_reader", &version) ||
-        version > MANIFEST_VERSION) {
+    cat->step = (step <= INT64_MAX) ? (int64_t)step : -1;
+    cat->meta = catalog_strdup(cat, meta);
+    free(meta);
+    if (cat->meta == NULL) {
+        return no_memory(walk);
+    }
+    if (min_reader > MANIFEST_VERSION) {
         return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
                               "%s: wants a reader of version %" PRIu64
                               ", this is %d: use a newer libfsdp",
-                              walk->path, version, MANIFEST_VERSION);
+                              walk->path, min_reader, MANIFEST_VERSION);
     }
 
-    if (hdf5_get_number(file, "step", &step) && step <= INT64_MAX) {
-        cat->step = (int64_t)step;
+    return FSDP_OK;
+}
+
+static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
+{
+    char *format;
+    bool part;
+
+    if (!hdf5_get_text(file, "format", &format)) {
+        /* Someone else's, which may be anything. */
+        format = NULL;
     }
-    cat->has_digest_model =
-        read_digest(file, "digest_model", cat->digest_model);
-    cat->has_digest_optim =
-        read_digest(file, "digest_optim", cat->digest_optim);
-    meta = hdf5_get_text(file, "metadata");
-    if (meta != NULL) {
-        cat->meta = catalog_strdup(cat, meta);
-        free(meta);
+    part = format != NULL && (strcmp(format, "fsdp-index") == 0 ||
+                              strcmp(format, "fsdp-shard") == 0);
+    walk->ours = format != NULL && strcmp(format, HDF5_PLAIN_FORMAT) == 0;
+    free(format);
+    if (part) {
+        return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
+                              "%s: one file of a sharded checkpoint: name its "
+                              "directory instead",
+                              walk->path);
     }
 
-    return (cat->meta != NULL) ? FSDP_OK : no_memory(walk);
+    return walk->ours ? read_ours(walk, file, cat) : FSDP_OK;
 }
 
 static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
@@ -614,24 +669,52 @@ static fsdp_status_t add_file(catalog_t *cat, const char *path,
                             (uint64_t)st.st_size, &file, err);
 }
 
+/* Check what can be checked before HDF5 sees the file. */
+static fsdp_status_t read_trailer(walk_t *walk, catalog_t *cat)
+{
+    catalog_file_t *file = &cat->files[0];
+    fsdp_status_t status;
+    int fd;
+
+    FSDP_TRY(
+        hdf5_trailer_read(walk->path, file->size, &walk->trailer, walk->err));
+    if (walk->trailer.num_crcs == 0) {
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(catalog_add_crcs(cat, 0, walk->trailer.num_crcs, walk->err));
+    file->table = walk->trailer.table;
+    FSDP_TRY(io_open(walk->path, O_RDONLY, 0, &fd, walk->err));
+    status = io_pread(fd, cat->crcs + file->crc_first,
+                      file->crc_count * sizeof(*cat->crcs), file->table,
+                      walk->path, walk->err);
+    close(fd);
+
+    return status;
+}
+
+static fsdp_status_t read_file(walk_t *walk, catalog_t *cat)
+{
+    fsdp_status_t status;
+    hdf5_guard_t guard;
+
+    FSDP_TRY(add_file(cat, walk->path, walk->err));
+    FSDP_TRY(read_trailer(walk, cat));
+
+    hdf5_enter(&guard);
+    status = read_locked(walk, cat);
+    hdf5_leave(&guard);
+    FSDP_TRY(status);
+
+    FSDP_TRY(put_datasets(walk, cat));
+    return catalog_seal(cat, CATALOG_CHECK_ALL, walk->err);
+}
+
 static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
                                      fsdp_error_t *err)
 {
     walk_t walk = {.path = path, .err = err};
-    fsdp_status_t status;
-    hdf5_guard_t guard;
-
-    FSDP_TRY(add_file(cat, path, err));
-
-    hdf5_enter(&guard);
-    status = read_locked(&walk, cat);
-    hdf5_leave(&guard);
-    if (status == FSDP_OK) {
-        status = put_datasets(&walk, cat);
-    }
-    if (status == FSDP_OK) {
-        status = catalog_seal(cat, CATALOG_CHECK_ALL, err);
-    }
+    fsdp_status_t status = read_file(&walk, cat);
 
     for (size_t i = 0; i < walk.num; i++) {
         free_found(&walk.found[i]);
@@ -642,136 +725,7 @@ static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
     }
     free(walk.found);
     free(walk.soft);
-    return status;
-}
-
-/*
- * Writing.
- */
-
-static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
-                                  hdf5_file_t *file, fsdp_error_t *err)
-{
-    hdf5_dataset_t dataset = {
-        .dtype = (fsdp_dtype_t)tensor->dtype,
-        .ndim = tensor->ndim,
-        .dims = cat->dims + tensor->dims_first,
-        .name = tensor->name,
-        .unit =
-            (tensor->unit == CATALOG_NONE) ? NULL : cat->units[tensor->unit],
-        .has_order = true,
-        .order = tensor->order,
-    };
-    uint64_t offset;
-    fsdp_status_t status;
-    char *path;
-
-    if (tensor->numel > 0 && tensor->piece_count != 1) {
-        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                              "tensor %s: %" PRIu32
-                              " pieces do not go into one dataset",
-                              tensor->name, tensor->piece_count);
-    }
-
-    FSDP_TRY(hdf5_path_make(cat, tensor->name, false, &path, err));
-    dataset.path = path;
-    status = hdf5_file_add(file, &dataset, &offset, err);
-    free(path);
-    if (status == FSDP_OK && tensor->numel > 0) {
-        cat->pieces[tensor->piece_first].offset = offset;
-    }
-
-    return status;
-}
-
-static fsdp_status_t write_alias(const catalog_t *cat,
-                                 const catalog_alias_t *alias,
-                                 hdf5_file_t *file, fsdp_error_t *err)
-{
-    const char *owner = cat->tensors[alias->tensor].name;
-    fsdp_status_t status;
-    char *path, *target;
-
-    FSDP_TRY(hdf5_path_make(cat, alias->name, false, &path, err));
-    status = hdf5_path_make(cat, owner, false, &target, err);
-    if (status == FSDP_OK) {
-        status = hdf5_file_add_link(file, path, target, err);
-        free(target);
-    }
-    free(path);
-
-    return status;
-}
-
-static fsdp_status_t write_root(const catalog_t *cat, hdf5_file_t *file,
-                                fsdp_error_t *err)
-{
-    char text[MANIFEST_DIGEST_SIZE];
-
-    FSDP_TRY(hdf5_file_set_text(file, "format", FILE_FORMAT, err));
-    FSDP_TRY(hdf5_file_set_number(file, "version", MANIFEST_VERSION, err));
-    FSDP_TRY(
-        hdf5_file_set_number(file, "min_reader", MANIFEST_MIN_READER, err));
-    FSDP_TRY(hdf5_file_set_text(file, "writer", PACKAGE_STRING, err));
-    FSDP_TRY(hdf5_file_set_text(file, "metadata", cat->meta, err));
-    if (cat->step >= 0) {
-        FSDP_TRY(hdf5_file_set_number(file, "step", (uint64_t)cat->step, err));
-    }
-    if (cat->has_digest_model) {
-        manifest_put_digest(cat->digest_model, text);
-        FSDP_TRY(hdf5_file_set_text(file, "digest_model", text, err));
-    }
-    if (cat->has_digest_optim) {
-        manifest_put_digest(cat->digest_optim, text);
-        FSDP_TRY(hdf5_file_set_text(file, "digest_optim", text, err));
-    }
-
-    return FSDP_OK;
-}
-
-static fsdp_status_t write_all(catalog_t *cat, hdf5_file_t *file,
-                               fsdp_error_t *err)
-{
-    uint64_t *by_order = calloc(cat->num_tensors + 1, sizeof(*by_order));
-    fsdp_status_t status;
-
-    if (by_order == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              cat->path);
-    }
-
-    for (uint64_t i = 0; i < cat->num_tensors; i++) {
-        by_order[cat->tensors[i].order] = i;
-    }
-    status = write_root(cat, file, err);
-    for (uint64_t i = 0; status == FSDP_OK && i < cat->num_tensors; i++) {
-        status = write_tensor(cat, &cat->tensors[by_order[i]], file, err);
-    }
-    for (uint64_t i = 0; status == FSDP_OK && i < cat->num_aliases; i++) {
-        status = write_alias(cat, &cat->aliases[i], file, err);
-    }
-    free(by_order);
-
-    return status;
-}
-
-/* All pieces are in this file, so that the catalog says all there is. */
-static fsdp_status_t create(catalog_t *cat, uint32_t number,
-                            const uint64_t *pieces, uint64_t num,
-                            const char *path, fsdp_error_t *err)
-{
-    hdf5_file_t *file;
-    fsdp_status_t status;
-
-    (void)pieces;
-    (void)num;
-    FSDP_TRY(hdf5_file_begin(path, false, &file, err));
-    status = write_all(cat, file, err);
-    if (status == FSDP_OK) {
-        status = hdf5_file_place(file, &cat->files[number].size, NULL, err);
-    }
-    hdf5_file_free(file);
-
+    free(walk.trailer.rows);
     return status;
 }
 
@@ -781,6 +735,7 @@ const format_t format_hdf5_file = {
     .what = "an HDF5 file of plain datasets",
     .probe = probe,
     .open = open_checkpoint,
+    .has_crcs = true,
     .has_kinds = true,
-    .create = create,
+    .create = hdf5_plain_create,
 };

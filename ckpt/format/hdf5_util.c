@@ -226,46 +226,54 @@ static char *read_variable(hid_t attr, hid_t type)
     return copy;
 }
 
-char *hdf5_get_text(hid_t object, const char *name)
+static char *read_text(hid_t attr)
 {
-    hid_t attr = H5I_INVALID_HID, type = H5I_INVALID_HID;
-    hid_t space = H5I_INVALID_HID;
+    hid_t type = H5Aget_type(attr), space = H5Aget_space(attr);
     char *text = NULL;
 
-    if (H5Aexists(object, name) <= 0) {
-        return NULL;
-    }
-
-    attr = H5Aopen(object, name, H5P_DEFAULT);
-    if (attr >= 0) {
-        type = H5Aget_type(attr);
-        space = H5Aget_space(attr);
-    }
     if (type >= 0 && space >= 0 && H5Tget_class(type) == H5T_STRING &&
         H5Sget_simple_extent_npoints(space) == 1) {
         text = (H5Tis_variable_str(type) > 0) ? read_variable(attr, type)
                                               : read_fixed(attr, type);
     }
-
     if (space >= 0) {
         H5Sclose(space);
     }
     if (type >= 0) {
         H5Tclose(type);
     }
+
+    return text;
+}
+
+bool hdf5_get_text(hid_t object, const char *name, char **text_p)
+{
+    htri_t there = H5Aexists(object, name);
+    hid_t attr;
+
+    *text_p = NULL;
+    if (there <= 0) {
+        return there == 0;
+    }
+
+    attr = H5Aopen(object, name, H5P_DEFAULT);
     if (attr >= 0) {
+        *text_p = read_text(attr);
         H5Aclose(attr);
     }
-    return text;
+
+    return *text_p != NULL;
 }
 
 bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p)
 {
-    hid_t attr, space;
+    htri_t there = H5Aexists(object, name);
     bool good = false;
+    hid_t attr, space;
+    uint64_t value;
 
-    if (H5Aexists(object, name) <= 0) {
-        return false;
+    if (there <= 0) {
+        return there == 0;
     }
 
     attr = H5Aopen(object, name, H5P_DEFAULT);
@@ -276,10 +284,13 @@ bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p)
     space = H5Aget_space(attr);
     if (space >= 0) {
         good = H5Sget_simple_extent_npoints(space) == 1 &&
-               H5Aread(attr, H5T_NATIVE_UINT64, value_p) >= 0;
+               H5Aread(attr, H5T_NATIVE_UINT64, &value) >= 0;
         H5Sclose(space);
     }
     H5Aclose(attr);
+    if (good) {
+        *value_p = value;
+    }
 
     return good;
 }

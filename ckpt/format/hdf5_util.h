@@ -59,11 +59,12 @@ bool hdf5_type_is_raw(fsdp_dtype_t dtype);
 bool hdf5_types_find(const hdf5_types_t *types, hid_t type,
                      fsdp_dtype_t *dtype_p);
 
-/* A text attribute of an object; the caller frees it.  NULL: there is none, or
- * it is no text. */
-char *hdf5_get_text(hid_t object, const char *name);
+/* A text attribute of an object; the caller frees it.  NULL: there is none.
+ * @return false if it is there and cannot be read as text. */
+bool hdf5_get_text(hid_t object, const char *name, char **text_p);
 
-/* A number attribute; @return false if there is none. */
+/* A number attribute; *value_p stays as it is if there is none.
+ * @return false if it is there and cannot be read as a number. */
 bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p);
 
 #endif

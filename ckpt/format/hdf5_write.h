@@ -1,5 +1,5 @@
 /*
- * The writer of sharded HDF5 checkpoints; format_hdf5 has both functions.
+ * The writers of the HDF5 formats, for their tables in format_t.
  */
 #ifndef FSDP_HDF5_WRITE_H
 #define FSDP_HDF5_WRITE_H
@@ -20,5 +20,13 @@ fsdp_status_t hdf5_shard_create(catalog_t *cat, uint32_t file,
 /* format_t.finish: index.h5, then manifest.json. */
 fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
                                 fsdp_error_t *err);
+
+#define HDF5_PLAIN_FORMAT "fsdp-file"
+
+/* format_t.create of format_hdf5_file: everything, once the catalog has meta,
+ * step, digests and aliases.  Each tensor is one piece. */
+fsdp_status_t hdf5_plain_create(catalog_t *cat, uint32_t file,
+                                const uint64_t *pieces, uint64_t num,
+                                const char *path, fsdp_error_t *err);
 
 #endif

@@ -146,8 +146,10 @@ static inline fsdp_status_t spec_write(const spec_t *specs, unsigned num,
         if (p->file == file) {
             dtype_bytes((fsdp_dtype_t)tensor->dtype, p->first, &at);
             status = io_pwrite(fd, data + at, bytes, p->offset, path, err);
-            for (uint64_t b = 0; f->table != 0 && b < bytes; b += CATALOG_BLOCK) {
-                uint64_t n = (bytes - b < CATALOG_BLOCK) ? bytes - b : CATALOG_BLOCK;
+            for (uint64_t b = 0; f->table != 0 && b < bytes;
+                 b += CATALOG_BLOCK) {
+                uint64_t n =
+                    (bytes - b < CATALOG_BLOCK) ? bytes - b : CATALOG_BLOCK;
 
                 cat->crcs[p->crc_first + b / CATALOG_BLOCK] =
                     crc32c(0, data + at + b, n);
@@ -241,6 +243,35 @@ static inline bool spec_same(const spec_t *specs, unsigned num,
     }
 
     return same;
+}
+
+/* Do the bytes of all blocks have the checksums that were read? */
+static inline bool spec_checked(const catalog_t *cat)
+{
+    unsigned bad = 0;
+
+    for (uint64_t i = 0; i < cat->num_pieces; i++) {
+        const catalog_piece_t *p = &cat->pieces[i];
+        uint64_t bytes = catalog_piece_bytes(cat, p);
+        char *file = catalog_file_path(cat, p->file);
+        char *buf = malloc(bytes + 1);
+        int fd = open(file, O_RDONLY);
+
+        io_pread(fd, buf, bytes, p->offset, file, NULL);
+        for (uint64_t b = 0; b < bytes; b += CATALOG_BLOCK) {
+            uint64_t n =
+                (bytes - b < CATALOG_BLOCK) ? bytes - b : CATALOG_BLOCK;
+
+            bad += p->crc_first == CATALOG_NONE ||
+                   cat->crcs[p->crc_first + b / CATALOG_BLOCK] !=
+                       crc32c(0, buf + b, n);
+        }
+        close(fd);
+        free(buf);
+        free(file);
+    }
+
+    return bad == 0;
 }
 
 #endif
