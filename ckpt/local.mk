@@ -28,6 +28,9 @@ libckptcore_la_SOURCES = \
 	ckpt/plan.c \
 	ckpt/plan.h \
 	ckpt/read.c \
+	ckpt/save.c \
+	ckpt/save_message.c \
+	ckpt/save_message.h \
 	ckpt/target.c \
 	ckpt/target.h \
 	lib/util/fsdp_status.h \

@@ -21,6 +21,7 @@ check_PROGRAMS += \
 	t/unit/number.t \
 	t/unit/select.t \
 	t/unit/sum_tree.t \
+	t/unit/save.t \
 	t/unit/util.t
 # End of check_PROGRAMS
 
@@ -61,6 +62,8 @@ t_unit_select_t_LDADD = libutil.la libckptcore.la
 t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
 t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
+t_unit_save_t_SOURCES = t/unit/save.c t/tap/tap.h
+
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 
 TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)
