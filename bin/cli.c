@@ -14,8 +14,6 @@
 
 #include "lib/util/size.h"
 
-const char *argp_program_version;
-
 static const char *cli_program = "fsdp";
 static char version[64];
 

@@ -14,3 +14,39 @@ libcli_la_SOURCES = \
 
 libcli_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 libcli_la_LIBADD = $(JANSSON_LIBS) -lpthread -lm
+
+# libtools is what the checkpoint tools share besides.
+noinst_LTLIBRARIES += libtools.la
+
+libtools_la_SOURCES = \
+	bin/slice.c \
+	bin/slice.h \
+	bin/stats.c \
+	bin/stats.h \
+	bin/tool.c \
+	bin/tool.h
+# End of libtools_la_SOURCES
+
+libtools_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+libtools_la_LIBADD = libcli.la
+
+ckpt_tool_LDADD = libtools.la libfsdpckpt.la libutil.la
+ckpt_tool_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+
+bin_PROGRAMS += \
+	bin/fsdp-diff \
+	bin/fsdp-ls \
+	bin/fsdp-verify
+# End of bin_PROGRAMS
+
+bin_fsdp_diff_SOURCES = bin/fsdp-diff.c
+bin_fsdp_diff_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_diff_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_ls_SOURCES = bin/fsdp-ls.c
+bin_fsdp_ls_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_ls_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_verify_SOURCES = bin/fsdp-verify.c
+bin_fsdp_verify_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_verify_LDADD = $(ckpt_tool_LDADD)

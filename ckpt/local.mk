@@ -13,6 +13,7 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
+	ckpt/diff.c \
 	ckpt/dtype.c \
 	ckpt/engine.c \
 	ckpt/engine.h \
@@ -33,6 +34,9 @@ libckptcore_la_SOURCES = \
 	ckpt/save_message.h \
 	ckpt/target.c \
 	ckpt/target.h \
+	ckpt/verify.c \
+	ckpt/verify.h \
+	ckpt/verify_pass.c \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES

@@ -36,7 +36,7 @@ test_expect_success 'there is a program, and a page for each' '
 
 for page in $pages; do
 	test_expect_success MAN "$page: man finds nothing to warn of" '
-		MANROFFSEQ= MANWIDTH=80 man --warnings -E UTF-8 -l -T utf8 -Z \
+		MANROFFSEQ= MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z \
 			"$FSDP_SRCDIR/man/$page" >/dev/null 2>warnings &&
 		test_must_be_empty warnings
 	'

@@ -68,6 +68,17 @@ test_expect_success 'no tab and no trailing blank in C files' '
 	(cd "$FSDP_SRCDIR" && ! xargs grep -nE "$tab| \$" /dev/null) <files
 '
 
+test_expect_success ROOT 'an ordinary user is told what to install' '
+	dir=$(mktemp -d /tmp/fsdp-t.XXXXXX) &&
+	at_exit "rm -rf $dir" &&
+	cp fake/dpkg-query "$FSDP_SRCDIR/scripts/install-deps-deb.sh" "$dir" &&
+	chmod 755 "$dir" "$dir"/* &&
+	PATH=$dir:$PATH expect_code 69 setpriv --reuid 65534 --clear-groups \
+		"$dir/install-deps-deb.sh" 2>err &&
+	grep "missing packages: make libjansson-dev$" err &&
+	grep "sudo apt-get install make libjansson-dev$" err
+'
+
 # Advice only: other versions of clang-format may not agree.
 if test_have_prereq CLANG_FORMAT; then
 	(cd "$FSDP_SRCDIR" && find lib ckpt bin t/unit t/tap -name '*.[ch]' -exec \

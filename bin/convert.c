@@ -1,0 +1,526 @@
+#include "config.h"
+
+#include "bin/convert.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bin/progress.h"
+#include "bin/table.h"
+#include "bin/tool.h"
+#include "lib/util/check.h"
+#include "lib/util/select.h"
+#include "lib/util/size.h"
+
+#define WORLD_MOST 1000000
+#define FILES_MOST 65536
+
+typedef struct {
+    tool_t tool;
+    convert_preset_t preset;
+    fsdp_ckpt_convert_config_t convert;
+    cli_list_t include, exclude, rename;
+    bool has_format, has_strategy, all, verbose;
+    uint32_t world; /* 0: not given */
+    fsdp_strategy_t strategy;
+    uint32_t shard; /* F of hybrid */
+    const char *source, *target;
+} settings_t;
+
+enum {
+    OPTION_ALL = 0x100,
+    OPTION_CAST,
+    OPTION_FILES,
+    OPTION_ONLY_MODEL,
+    OPTION_RENAME,
+    OPTION_SHARD_SIZE,
+    OPTION_STRATEGY
+};
+
+/* --- The command line ------------------------------------------------------- */
+
+#define DOC_EXIT                                                              \
+    "\vThe target appears under its name when it is complete and on disk; "   \
+    "what was there before is never touched.\n\n"                             \
+    "Exit status is 0 if all went well, 64 on wrong usage, 65 if the source " \
+    "is missing or damaged, 74 if the target exists or cannot be written, "   \
+    "78 if the strategy does not fit the number of ranks, 2 on other "        \
+    "trouble."
+
+static const char *const docs[] = {
+    [CONVERT_ANY] =
+        "Write checkpoint SOURCE as TARGET in another format, sharding or "
+        "element type." DOC_EXIT,
+    [CONVERT_RESHARD] =
+        "Write checkpoint SOURCE as TARGET for another number of ranks or "
+        "another strategy." DOC_EXIT,
+    [CONVERT_CONSOLIDATE] =
+        "Write the parameters of checkpoint SOURCE whole, as TARGET: "
+        "safetensors, or one HDF5 file." DOC_EXIT,
+};
+
+/* One table a group of options; each program has some of them. */
+/* clang-format off */
+static const struct argp_option options_to[] = {
+    {"to", 't', "FORMAT", 0,
+     "hdf5 (sharded), hdf5-file or safetensors (default: by the "
+     "target's name)", 0},
+    {0}
+};
+static const struct argp_option options_mesh[] = {
+    {"world", 'w', "N", 0,
+     "For N ranks (default: as the source)", 0},
+    {"strategy", OPTION_STRATEGY, "NAME", 0,
+     "full, grad-op, hybrid:F or none (default: as the source)", 0},
+    {"files", OPTION_FILES, "N", 0,
+     "Write N shard files (default: one a rank, 256 at most)", 0},
+    {0}
+};
+static const struct argp_option options_size[] = {
+    {"shard-size", OPTION_SHARD_SIZE, "SIZE", 0,
+     "Begin another safetensors file when one would be larger than SIZE "
+     "(default: one file)", 0},
+    {0}
+};
+static const struct argp_option options_model[] = {
+    {"only-model", OPTION_ONLY_MODEL, 0, 0,
+     "Leave out optimizer state; names lose \"model/\"", 0},
+    {0}
+};
+static const struct argp_option options_all[] = {
+    {"all", OPTION_ALL, 0, 0,
+     "Keep optimizer state, and names as they are", 0},
+    {0}
+};
+static const struct argp_option options_names[] = {
+    {"include", 'i', "PATTERN", 0,
+     "Only tensors whose name fits (repeatable)", 0},
+    {"exclude", 'x', "PATTERN", 0,
+     "Leave out tensors whose name fits (repeatable)", 0},
+    {"rename", OPTION_RENAME, "FROM=TO", 0,
+     "Change a name, or with * at the end of both a prefix (repeatable, "
+     "in order)", 0},
+    {"cast", OPTION_CAST, "DTYPE", 0,
+     "Convert floating-point tensors to f32, bf16, f16 or f64", 0},
+    {"dry-run", 'n', 0, 0,
+     "Plan and report, write nothing", 0},
+    {"verbose", 'v', 0, 0,
+     "Report more of the plan", 0},
+    {0}
+};
+/* clang-format on */
+
+static void parse_cast(settings_t *set, const char *text,
+                       const struct argp_state *state)
+{
+    fsdp_dtype_t dtype = FSDP_DTYPE_I8;
+
+    if (!fsdp_dtype_parse(text, &dtype) ||
+        (dtype != FSDP_DTYPE_F32 && dtype != FSDP_DTYPE_BF16 &&
+         dtype != FSDP_DTYPE_F16 && dtype != FSDP_DTYPE_F64)) {
+        argp_error(state,
+                   "the type to cast to must be f32, bf16, f16 or f64, "
+                   "not '%s'",
+                   text);
+    }
+    set->convert.cast = true;
+    set->convert.cast_dtype = dtype;
+}
+
+static void parse_format(settings_t *set, const char *text,
+                         const struct argp_state *state)
+{
+    if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
+        argp_error(state,
+                   "the format must be hdf5, hdf5-file or safetensors, "
+                   "not '%s'",
+                   text);
+    }
+    if (set->preset == CONVERT_CONSOLIDATE &&
+        set->convert.format == FSDP_CKPT_HDF5) {
+        argp_error(state, "hdf5 is sharded: hdf5-file and safetensors are "
+                          "whole (see fsdp-reshard)");
+    }
+    set->has_format = true;
+}
+
+static error_t parse_value(int key, char *text, struct argp_state *state)
+{
+    settings_t *set = state->input;
+    fsdp_error_t err;
+
+    switch (key) {
+    case 't':
+        parse_format(set, text, state);
+        return 0;
+    case 'w':
+        set->world = (uint32_t)cli_parse_count(state, "the number of ranks",
+                                               text, 1, WORLD_MOST);
+        return 0;
+    case OPTION_STRATEGY:
+        if (fsdp_strategy_parse(text, &set->strategy, &set->shard, &err) !=
+            FSDP_OK) {
+            argp_error(state, "%s", err.text);
+        }
+        set->has_strategy = true;
+        return 0;
+    case OPTION_FILES:
+        set->convert.files = (uint32_t)cli_parse_count(
+            state, "the number of files", text, 1, FILES_MOST);
+        return 0;
+    case OPTION_SHARD_SIZE:
+        set->convert.shard_size =
+            cli_parse_size(state, "the size of a file", text, 1);
+        return 0;
+    case OPTION_RENAME:
+        if (select_check_rule(text, &err) != FSDP_OK) {
+            argp_error(state, "%s", err.text);
+        }
+        cli_list_add(&set->rename, text);
+        return 0;
+    case OPTION_CAST:
+        parse_cast(set, text, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The options of each group. */
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings_t *set = state->input;
+
+    switch (key) {
+    case 'i':
+        cli_list_add(&set->include, text);
+        return 0;
+    case 'x':
+        cli_list_add(&set->exclude, text);
+        return 0;
+    case OPTION_ONLY_MODEL:
+        set->convert.only_model = true;
+        return 0;
+    case OPTION_ALL:
+        set->all = true;
+        return 0;
+    case 'n':
+        set->convert.dry_run = true;
+        return 0;
+    case 'v':
+        set->verbose = true;
+        return 0;
+    default:
+        return parse_value(key, text, state);
+    }
+}
+
+/* clang-format off */
+#define GROUP(_options) {_options, parse_option, 0, 0, 0, 0, 0}
+#define CHILD(_group) {&(_group), 0, 0, 0}
+#define COMMON {&tool_argp, 0, "Common options:", TOOL_GROUP}
+
+static const struct argp group_to = GROUP(options_to);
+static const struct argp group_mesh = GROUP(options_mesh);
+static const struct argp group_size = GROUP(options_size);
+static const struct argp group_model = GROUP(options_model);
+static const struct argp group_all = GROUP(options_all);
+static const struct argp group_names = GROUP(options_names);
+
+/* The common options are the first child of each. */
+static const struct argp_child children_any[] = {
+    COMMON, CHILD(group_to), CHILD(group_mesh), CHILD(group_size),
+    CHILD(group_model), CHILD(group_names), {0}
+};
+static const struct argp_child children_reshard[] = {
+    COMMON, CHILD(group_mesh), CHILD(group_model), CHILD(group_names), {0}
+};
+static const struct argp_child children_consolidate[] = {
+    COMMON, CHILD(group_to), CHILD(group_size), CHILD(group_all),
+    CHILD(group_names), {0}
+};
+/* clang-format on */
+
+static const struct argp_child *const children[] = {
+    [CONVERT_ANY] = children_any,
+    [CONVERT_RESHARD] = children_reshard,
+    [CONVERT_CONSOLIDATE] = children_consolidate,
+};
+
+static void check_arguments(const settings_t *set,
+                            const struct argp_state *state)
+{
+    if (set->target == NULL) {
+        argp_error(state, "a source and a target are needed");
+    }
+    if (*set->target == '\0') {
+        argp_error(state, "the target's name is empty");
+    }
+    if (set->preset == CONVERT_RESHARD && set->world == 0 &&
+        !set->has_strategy) {
+        argp_error(state, "--world or --strategy is needed");
+    }
+}
+
+static error_t parse_argument(int key, char *text, struct argp_state *state)
+{
+    settings_t *set = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &set->tool;
+        for (size_t i = 1; children[set->preset][i].argp != NULL; i++) {
+            state->child_inputs[i] = set;
+        }
+        return 0;
+    case ARGP_KEY_ARG:
+        if (set->target != NULL) {
+            argp_error(state, "more than a source and a target");
+        }
+        *(set->source == NULL ? &set->source : &set->target) = text;
+        return 0;
+    case ARGP_KEY_END:
+        check_arguments(set, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* --- What to do ------------------------------------------------------------------ */
+
+static bool ends(const char *text, const char *with)
+{
+    size_t size = strlen(text), tail = strlen(with);
+
+    return size >= tail && strcmp(text + size - tail, with) == 0;
+}
+
+/* The format that the user gave, or that the target's name tells. */
+static fsdp_ckpt_format_t choose_format(const settings_t *set)
+{
+    if (set->preset == CONVERT_RESHARD) {
+        return FSDP_CKPT_HDF5;
+    }
+    if (set->has_format) {
+        return set->convert.format;
+    }
+    if (ends(set->target, ".h5") || ends(set->target, ".hdf5")) {
+        return FSDP_CKPT_HDF5_FILE;
+    }
+    if (ends(set->target, ".safetensors") || set->convert.shard_size > 0 ||
+        set->preset == CONVERT_CONSOLIDATE) {
+        return FSDP_CKPT_SAFETENSORS;
+    }
+
+    return FSDP_CKPT_HDF5;
+}
+
+/* What is not given is as the source has it. */
+static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
+                                 fsdp_error_t *err)
+{
+    uint32_t world = (set->world > 0) ? set->world : info->mesh.world;
+    fsdp_strategy_t strategy = set->strategy;
+    uint32_t shard = set->shard;
+
+    if (set->convert.format != FSDP_CKPT_HDF5) {
+        return FSDP_OK;
+    }
+
+    if (!set->has_strategy && info->mesh.world > 0) {
+        strategy = info->mesh.strategy;
+        shard = (strategy == FSDP_STRATEGY_HYBRID) ? info->mesh.shard : 0;
+    }
+    if (world == 0) {
+        world = (shard > 0) ? shard : 1;
+    }
+
+    return fsdp_mesh_init(&set->convert.mesh, strategy, world, shard, err);
+}
+
+/* The name of what is put into the directory @a dir: as training would name
+ * it, or as readers of the format look for it. */
+static char *name_inside(const settings_t *set, const char *dir, int64_t step)
+{
+    size_t size = strlen(dir);
+    const char *file = "model.safetensors";
+
+    while (size > 1 && dir[size - 1] == '/') {
+        size--;
+    }
+    switch (set->convert.format) {
+    case FSDP_CKPT_HDF5:
+        return cli_printf("%.*s/step-%08" PRId64, (int)size, dir,
+                          (step >= 0) ? step : 0);
+    case FSDP_CKPT_HDF5_FILE:
+        file = "model.h5";
+        break;
+    case FSDP_CKPT_SAFETENSORS:
+        break;
+    }
+
+    return cli_printf("%.*s/%s", (int)size, dir, file);
+}
+
+/* A directory that is there takes the target inside, unless it is itself a
+ * checkpoint: that is one of the same name, and refused by the library. */
+static char *choose_target(const settings_t *set, int64_t step)
+{
+    char *manifest = cli_printf("%s/manifest.json", set->target);
+    bool is_ckpt = access(manifest, F_OK) == 0;
+    struct stat st;
+
+    free(manifest);
+    if (!is_ckpt && stat(set->target, &st) == 0 && S_ISDIR(st.st_mode)) {
+        return name_inside(set, set->target, step);
+    }
+
+    return cli_strdup(set->target);
+}
+
+/* --- Results ------------------------------------------------------------------------ */
+
+static void print_json(const settings_t *set,
+                       const fsdp_ckpt_convert_result_t *result)
+{
+    json_t *all = json_object();
+
+    cli_json_set(all, "target", cli_json_text(set->convert.target));
+    cli_json_set(all, "format",
+                 cli_json_text(fsdp_ckpt_format_name(set->convert.format)));
+    cli_json_set(all, "dry_run", json_boolean(set->convert.dry_run));
+    cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
+    cli_json_set(all, "files", json_integer((json_int_t)result->files));
+    cli_json_set(all, "copies", json_integer((json_int_t)result->copies));
+    cli_json_set(all, "bytes_read",
+                 json_integer((json_int_t)result->bytes_read));
+    cli_json_set(all, "bytes_written",
+                 json_integer((json_int_t)result->bytes_written));
+    cli_json_set(all, "bytes_free",
+                 json_integer((json_int_t)result->bytes_free));
+    cli_json_set(all, "seconds", cli_json_number(result->seconds));
+    cli_json_print(all);
+}
+
+static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
+                       const fsdp_ckpt_convert_result_t *result)
+{
+    const fsdp_ckpt_convert_config_t *convert = &set->convert;
+    char *target = cli_printable(convert->target);
+    char *rate = tool_rate(result->bytes_written, result->seconds);
+    fsdp_ckpt_info_t info = {
+        .format = convert->format, .mesh = convert->mesh, .step = source->step};
+    char *from = tool_summary(source), *to = tool_summary(&info);
+    char size[SIZE_TEXT_MAX];
+
+    printf("%s: %s%s, from %s\n", target, convert->dry_run ? "would be " : "",
+           to, from);
+    printf("%" PRIu64 " tensors, %s (%" PRIu64 " bytes) in %" PRIu64 " file%s",
+           result->tensors, size_format(result->bytes_written, size),
+           result->bytes_written, result->files,
+           (result->files == 1) ? "" : "s");
+    if (convert->dry_run) {
+        printf("; %s free there\n", size_format(result->bytes_free, size));
+    } else {
+        printf(", %.2f s (%s)\n", result->seconds, rate);
+    }
+    if (set->verbose) {
+        printf("%s (%" PRIu64 " bytes) %s in %" PRIu64 " copies\n",
+               size_format(result->bytes_read, size), result->bytes_read,
+               convert->dry_run ? "to read" : "read", result->copies);
+    }
+    free(from);
+    free(to);
+    free(rate);
+    free(target);
+}
+
+/* --- Steps ---------------------------------------------------------------------------- */
+
+static void prepare(settings_t *set)
+{
+    fsdp_ckpt_convert_config_t *convert = &set->convert;
+
+    convert->source = set->source;
+    convert->include = set->include.items;
+    convert->num_include = set->include.num;
+    convert->exclude = set->exclude.items;
+    convert->num_exclude = set->exclude.num;
+    convert->rename = set->rename.items;
+    convert->num_rename = set->rename.num;
+    convert->format = choose_format(set);
+    if (set->preset == CONVERT_CONSOLIDATE) {
+        convert->only_model = !set->all;
+    }
+}
+
+static fsdp_status_t run(settings_t *set, const fsdp_ckpt_info_t *source,
+                         fsdp_error_t *err)
+{
+    fsdp_ckpt_convert_result_t result = {0};
+    fsdp_status_t status;
+    char *target;
+
+    FSDP_TRY(choose_mesh(set, source, err));
+    target = choose_target(set, source->step);
+    set->convert.target = target;
+    tool_begin(&set->tool, "writing");
+    set->convert.engine = set->tool.engine;
+    status = fsdp_ckpt_convert(&set->convert, &result, err);
+    progress_end();
+    if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {
+        print_json(set, &result);
+    } else if (status == FSDP_OK && !set->tool.quiet) {
+        print_text(set, source, &result);
+    }
+    free(target);
+
+    return status;
+}
+
+static int convert(settings_t *set)
+{
+    fsdp_ckpt_t *source = NULL;
+    fsdp_ckpt_info_t info;
+    fsdp_status_t status;
+    fsdp_error_t err;
+
+    prepare(set);
+    status = fsdp_ckpt_open(set->source, &source, &err);
+    if (status == FSDP_OK) {
+        fsdp_ckpt_get_info(source, &info);
+        status = run(set, &info, &err);
+    }
+    fsdp_ckpt_close(source);
+
+    return (status == FSDP_OK) ? FSDP_EXIT_DONE : tool_fail(&set->tool, &err);
+}
+
+int convert_main(const char *program, convert_preset_t preset, int argc,
+                 char **argv)
+{
+    const struct argp argp = {
+        NULL,
+        parse_argument,
+        "SOURCE TARGET",
+        docs[preset],
+        children[preset],
+        0,
+        0,
+    };
+    settings_t set = {.preset = preset, .convert = FSDP_CKPT_CONVERT_INIT};
+    int code;
+
+    cli_parse(program, &argp, argc, argv, &set);
+    code = convert(&set);
+    free(set.include.items);
+    free(set.exclude.items);
+    free(set.rename.items);
+
+    return cli_finish(code);
+}

@@ -1,0 +1,767 @@
+/*
+ * fsdp-ls - show what is in a checkpoint
+ */
+#include "config.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "bin/progress.h"
+#include "bin/slice.h"
+#include "bin/stats.h"
+#include "bin/table.h"
+#include "bin/tool.h"
+#include "lib/util/check.h"
+#include "lib/util/select.h"
+#include "lib/util/size.h"
+
+#define VALUES_MOST 100000 /* elements shown of a tensor */
+#define FDS_OTHER   8      /* that a reader needs beside the shard files */
+#define BUFFER      (4u << 20)
+
+typedef struct {
+    tool_t tool;
+    bool pieces; /* show each */
+    bool meta;   /* show the metadata only */
+    bool stats;
+    cli_list_t values; /* parts of tensors to show */
+    const char *path;
+    cli_list_t patterns;
+} settings_t;
+
+static const char doc[] =
+    "Show what a checkpoint of any format holds: its tensors, or those whose "
+    "name fits a PATTERN.  '*' in a pattern fits '/' and '.' too, and a "
+    "parameter's name may be given without \"model/\"."
+    "\vExit status is 0 if all went well, 64 on wrong usage, 65 if there is no "
+    "such checkpoint or tensor or it is damaged, 74 if it cannot be read.";
+
+enum { OPTION_STATS = 0x100, OPTION_VALUES };
+
+/* clang-format off */
+static const struct argp_option options[] = {
+    {"long", 'l', 0, 0,
+     "Show each piece: elements, file, offset", 0},
+    {"meta", 'm', 0, 0,
+     "Show the metadata that the writer kept, and no tensors", 0},
+    {"stats", OPTION_STATS, 0, 0,
+     "Read the tensors and show min, max, mean, standard deviation, NaN "
+     "and Inf", 0},
+    {"values", OPTION_VALUES, "PART", 0,
+     "Show values: NAME (leading elements) or NAME[2, 0:8] (repeatable)", 0},
+    {0}
+};
+/* clang-format on */
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings_t *set = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &set->tool;
+        return 0;
+    case 'l':
+        set->pieces = true;
+        return 0;
+    case 'm':
+        set->meta = true;
+        return 0;
+    case OPTION_STATS:
+        set->stats = true;
+        return 0;
+    case OPTION_VALUES:
+        cli_list_add(&set->values, text);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (set->path == NULL) {
+            set->path = text;
+        } else {
+            cli_list_add(&set->patterns, text);
+        }
+        return 0;
+    case ARGP_KEY_END:
+        if (set->path == NULL) {
+            argp_error(state, "a checkpoint is needed");
+        }
+        if (set->pieces && set->stats) {
+            argp_error(state, "--long and --stats do not go together");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* --- What is shown ----------------------------------------------------------- */
+
+/* The tensors that the user means, and what has been found out of them. */
+typedef struct {
+    const settings_t *set;
+    fsdp_ckpt_t *ckpt;
+    fsdp_ckpt_info_t info;
+    uint64_t *tensors;
+    stats_t *stats; /* of each, or NULL */
+    size_t num;
+    uint64_t bytes; /* of them */
+} list_t;
+
+static fsdp_status_t check_patterns(const list_t *list, fsdp_error_t *err)
+{
+    const cli_list_t *patterns = &list->set->patterns;
+
+    for (size_t i = 0; i < patterns->num; i++) {
+        bool found = false;
+
+        for (uint64_t t = 0; t < list->info.num_tensors && !found; t++) {
+            fsdp_ckpt_tensor_t tensor;
+
+            fsdp_ckpt_get_tensor(list->ckpt, t, &tensor);
+            found = select_pattern_match(patterns->items[i], tensor.name);
+        }
+        if (!found) {
+            return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
+                                  "%s: no tensor's name fits '%s'",
+                                  list->info.path, patterns->items[i]);
+        }
+    }
+
+    return FSDP_OK;
+}
+
+static void choose_tensors(list_t *list)
+{
+    const select_t select = {.include = list->set->patterns.items,
+                             .num_include = list->set->patterns.num};
+
+    list->tensors =
+        cli_realloc(NULL, list->info.num_tensors, sizeof(*list->tensors));
+    for (uint64_t t = 0; t < list->info.num_tensors; t++) {
+        fsdp_ckpt_tensor_t tensor;
+
+        fsdp_ckpt_get_tensor(list->ckpt, t, &tensor);
+        if (select_match(&select, tensor.name)) {
+            list->tensors[list->num++] = t;
+            list->bytes += tensor.bytes;
+        }
+    }
+}
+
+static fsdp_status_t compute_stats(list_t *list, fsdp_error_t *err)
+{
+    fsdp_ckpt_engine_t engine = list->set->tool.engine;
+    uint64_t size = BUFFER, bytes = 0;
+    fsdp_status_t status = FSDP_OK;
+    void *buffer;
+
+    if (engine.max_mem != 0) {
+        engine.max_mem /= 2;
+        size = (engine.max_mem < size) ? engine.max_mem : size;
+    }
+    engine.progress = NULL; /* told here, over all tensors */
+    buffer = cli_realloc(NULL, size, 1);
+    list->stats = cli_realloc(NULL, list->num, sizeof(*list->stats));
+    for (size_t i = 0; i < list->num && status == FSDP_OK; i++) {
+        status = stats_compute(list->ckpt, list->tensors[i], &engine, buffer,
+                               size, &bytes, &list->stats[i], err);
+        if (status == FSDP_OK && !progress_update(bytes, list->bytes, NULL)) {
+            status = fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped");
+        }
+    }
+    free(buffer);
+
+    return status;
+}
+
+/* HDF5 itself reads nothing, and says nothing, where it cannot open one of the
+ * files behind a virtual dataset; our own readers do not go that way. */
+static void warn_of_open_files(const list_t *list)
+{
+    struct rlimit limit;
+
+    if (list->info.format == FSDP_CKPT_HDF5 &&
+        getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+        limit.rlim_cur != RLIM_INFINITY &&
+        list->info.num_files + FDS_OTHER > limit.rlim_cur) {
+        cli_message("warning: %" PRIu64 " files, but only %" PRIu64 " may be "
+                    "open: h5py and other HDF5 programs would show zeros "
+                    "without an error (raise `ulimit -n`, or consolidate)",
+                    list->info.num_files, (uint64_t)limit.rlim_cur);
+    }
+}
+
+/* --- As text -------------------------------------------------------------------- */
+
+static void print_summary(const list_t *list)
+{
+    const fsdp_ckpt_info_t *info = &list->info;
+    char *summary = tool_summary(info), *path = cli_printable(info->path);
+    char size[SIZE_TEXT_MAX];
+
+    printf("%s: %s\n", path, summary);
+    printf("%" PRIu64 " tensors, %s (%" PRIu64 " bytes), %" PRIu64 " pieces in "
+           "%" PRIu64 " file%s",
+           info->num_tensors, size_format(info->bytes, size), info->bytes,
+           info->num_pieces, info->num_files,
+           (info->num_files == 1) ? "" : "s");
+    if (info->num_aliases > 0) {
+        printf(", %" PRIu64 " tied name%s", info->num_aliases,
+               (info->num_aliases == 1) ? "" : "s");
+    }
+    putchar('\n');
+    if (list->num < info->num_tensors) {
+        printf("%zu tensors chosen, %s (%" PRIu64 " bytes)\n", list->num,
+               size_format(list->bytes, size), list->bytes);
+    }
+    free(summary);
+    free(path);
+}
+
+static void add_tensor_cells(table_t *table, const fsdp_ckpt_tensor_t *tensor)
+{
+    char *shape = tool_shape(tensor->ndim, tensor->dims);
+
+    table_cell(table, "%s", tensor->name);
+    table_cell(table, "%s", fsdp_dtype_name(tensor->dtype));
+    table_cell(table, "%s", shape);
+    table_cell(table, "%" PRIu64, tensor->bytes);
+    free(shape);
+}
+
+static void add_piece_rows(const list_t *list, table_t *table, uint64_t t)
+{
+    fsdp_ckpt_tensor_t tensor;
+    fsdp_ckpt_piece_t piece;
+
+    fsdp_ckpt_get_tensor(list->ckpt, t, &tensor);
+    add_tensor_cells(table, &tensor);
+    for (uint32_t p = 0; p < tensor.num_pieces; p++) {
+        fsdp_ckpt_get_piece(list->ckpt, t, p, &piece);
+        for (int blank = 0; p > 0 && blank < 4; blank++) {
+            table_cell(table, "%s", "");
+        }
+        table_cell(table, "%" PRIu64, piece.first);
+        table_cell(table, "%" PRIu64, piece.count);
+        table_cell(table, "%s", piece.file);
+        table_cell(table, "%" PRIu64, piece.offset);
+        table_row_end(table);
+    }
+    table_row_end(table);
+}
+
+static void add_stats_row(const list_t *list, table_t *table, size_t i)
+{
+    const stats_t *stats = &list->stats[i];
+    fsdp_ckpt_tensor_t tensor;
+
+    fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
+    add_tensor_cells(table, &tensor);
+    if (stats->finite > 0) {
+        table_cell(table, "%.6g", stats->min);
+        table_cell(table, "%.6g", stats->max);
+        table_cell(table, "%.6g", stats->mean);
+        table_cell(table, "%.6g", stats->std);
+    } else {
+        for (int blank = 0; blank < 4; blank++) {
+            table_cell(table, "-");
+        }
+    }
+    table_cell(table, "%" PRIu64, stats->nans);
+    table_cell(table, "%" PRIu64, stats->infs);
+}
+
+static void print_tensors(const list_t *list)
+{
+    static const table_column_t pieces[] = {
+        {"TENSOR", false},
+        {"DTYPE",  false},
+        {"SHAPE",  false},
+        {"BYTES",  true },
+        {"FIRST",  true },
+        {"COUNT",  true },
+        {"FILE",   false},
+        {"OFFSET", true },
+    };
+    static const table_column_t stats[] = {
+        {"TENSOR", false},
+        {"DTYPE",  false},
+        {"SHAPE",  false},
+        {"BYTES",  true },
+        {"MIN",    true },
+        {"MAX",    true },
+        {"MEAN",   true },
+        {"STD",    true },
+        {"NAN",    true },
+        {"INF",    true },
+    };
+    static const table_column_t plain[] = {
+        {"TENSOR", false},
+        {"DTYPE",  false},
+        {"SHAPE",  false},
+        {"BYTES",  true },
+        {"PIECES", true },
+    };
+    const settings_t *set = list->set;
+    table_t *table = set->pieces  ? table_create(pieces, 8)
+                     : set->stats ? table_create(stats, 10)
+                                  : table_create(plain, 5);
+
+    for (size_t i = 0; i < list->num; i++) {
+        fsdp_ckpt_tensor_t tensor;
+
+        if (set->pieces) {
+            add_piece_rows(list, table, list->tensors[i]);
+        } else if (set->stats) {
+            add_stats_row(list, table, i);
+        } else {
+            fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
+            add_tensor_cells(table, &tensor);
+            table_cell(table, "%" PRIu32, tensor.num_pieces);
+        }
+    }
+    putchar('\n');
+    table_print(table, stdout);
+    table_destroy(table);
+}
+
+/* Tied names, of the chosen tensors. */
+static void print_aliases(const list_t *list)
+{
+    for (uint64_t a = 0; a < list->info.num_aliases; a++) {
+        fsdp_ckpt_tensor_t owner;
+        const char *name;
+        uint64_t tensor;
+
+        fsdp_ckpt_get_alias(list->ckpt, a, &name, &tensor);
+        fsdp_ckpt_get_tensor(list->ckpt, tensor, &owner);
+        for (size_t i = 0; i < list->num; i++) {
+            if (list->tensors[i] == tensor) {
+                char *clean = cli_printable(name);
+                char *clean_owner = cli_printable(owner.name);
+
+                printf("%s is tied to %s\n", clean, clean_owner);
+                free(clean);
+                free(clean_owner);
+            }
+        }
+    }
+}
+
+/* --- As JSON --------------------------------------------------------------------- */
+
+static json_t *json_count(uint64_t number)
+{
+    return json_integer((json_int_t)number);
+}
+
+static json_t *json_pieces(const list_t *list, uint64_t t, uint32_t num)
+{
+    json_t *all = json_array();
+
+    for (uint32_t p = 0; p < num; p++) {
+        json_t *item = json_object();
+        fsdp_ckpt_piece_t piece;
+
+        fsdp_ckpt_get_piece(list->ckpt, t, p, &piece);
+        cli_json_set(item, "first", json_count(piece.first));
+        cli_json_set(item, "count", json_count(piece.count));
+        cli_json_set(item, "file", cli_json_text(piece.file));
+        cli_json_set(item, "offset", json_count(piece.offset));
+        cli_json_append(all, item);
+    }
+
+    return all;
+}
+
+static json_t *json_stats(const stats_t *stats)
+{
+    json_t *item = json_object();
+
+    cli_json_set(item, "min", cli_json_number(stats->min));
+    cli_json_set(item, "max", cli_json_number(stats->max));
+    cli_json_set(item, "mean", cli_json_number(stats->mean));
+    cli_json_set(item, "std", cli_json_number(stats->std));
+    cli_json_set(item, "finite", json_count(stats->finite));
+    cli_json_set(item, "nan", json_count(stats->nans));
+    cli_json_set(item, "inf", json_count(stats->infs));
+
+    return item;
+}
+
+static json_t *json_tensor(const list_t *list, size_t i)
+{
+    json_t *item = json_object(), *shape = json_array();
+    fsdp_ckpt_tensor_t tensor;
+
+    fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
+    for (uint32_t d = 0; d < tensor.ndim; d++) {
+        cli_json_append(shape, json_count(tensor.dims[d]));
+    }
+    cli_json_set(item, "name", cli_json_text(tensor.name));
+    cli_json_set(item, "dtype", cli_json_text(fsdp_dtype_name(tensor.dtype)));
+    cli_json_set(item, "shape", shape);
+    cli_json_set(item, "bytes", json_count(tensor.bytes));
+    if (tensor.unit != NULL) {
+        cli_json_set(item, "unit", cli_json_text(tensor.unit));
+    }
+    cli_json_set(item, "pieces",
+                 list->set->pieces
+                     ? json_pieces(list, list->tensors[i], tensor.num_pieces)
+                     : json_count(tensor.num_pieces));
+    if (list->stats != NULL) {
+        cli_json_set(item, "stats", json_stats(&list->stats[i]));
+    }
+
+    return item;
+}
+
+static json_t *json_aliases(const list_t *list)
+{
+    json_t *all = json_object();
+
+    for (uint64_t a = 0; a < list->info.num_aliases; a++) {
+        fsdp_ckpt_tensor_t owner;
+        const char *name;
+        uint64_t tensor;
+
+        fsdp_ckpt_get_alias(list->ckpt, a, &name, &tensor);
+        fsdp_ckpt_get_tensor(list->ckpt, tensor, &owner);
+        cli_json_set(all, name, cli_json_text(owner.name));
+    }
+
+    return all;
+}
+
+static json_t *json_meta(const list_t *list)
+{
+    json_t *meta = json_loads(list->info.meta_json, 0, NULL);
+
+    return (meta != NULL) ? meta : cli_json_text(list->info.meta_json);
+}
+
+static void print_json(const list_t *list)
+{
+    const fsdp_ckpt_info_t *info = &list->info;
+    json_t *all = json_object(), *tensors = json_array();
+
+    cli_json_set(all, "path", cli_json_text(info->path));
+    cli_json_set(all, "format",
+                 cli_json_text(fsdp_ckpt_format_name(info->format)));
+    if (info->step >= 0) {
+        cli_json_set(all, "step", json_integer(info->step));
+    }
+    if (info->mesh.world > 0) {
+        cli_json_set(all, "world", json_count(info->mesh.world));
+        cli_json_set(all, "strategy",
+                     cli_json_text(fsdp_strategy_name(info->mesh.strategy)));
+        cli_json_set(all, "shard", json_count(info->mesh.shard));
+        cli_json_set(all, "replicas", json_count(info->mesh.replicas));
+    }
+    cli_json_set(all, "num_tensors", json_count(info->num_tensors));
+    cli_json_set(all, "num_pieces", json_count(info->num_pieces));
+    cli_json_set(all, "num_files", json_count(info->num_files));
+    cli_json_set(all, "bytes", json_count(info->bytes));
+    for (size_t i = 0; i < list->num; i++) {
+        cli_json_append(tensors, json_tensor(list, i));
+    }
+    cli_json_set(all, "tensors", tensors);
+    cli_json_set(all, "aliases", json_aliases(list));
+    cli_json_set(all, "meta", json_meta(list));
+    cli_json_print(all);
+}
+
+/* --- Values ----------------------------------------------------------------------- */
+
+/* One number as its type has it, so that reading it gives the same bits. */
+static char *format_value(fsdp_dtype_t dtype, const void *data, uint64_t i)
+{
+    double value[2];
+    int64_t i64;
+    uint64_t u64;
+
+    fsdp_dtype_to_double(dtype, data, i, 1, value);
+    switch (dtype) {
+    case FSDP_DTYPE_I64:
+        memcpy(&i64, (const char *)data + 8 * i, 8);
+        return cli_printf("%" PRId64, i64);
+    case FSDP_DTYPE_U64:
+        memcpy(&u64, (const char *)data + 8 * i, 8);
+        return cli_printf("%" PRIu64, u64);
+    case FSDP_DTYPE_F64:
+        return cli_printf("%.17g", value[0]);
+    case FSDP_DTYPE_C64:
+        return cli_printf("%.9g%+.9gi", value[0], value[1]);
+    case FSDP_DTYPE_C128:
+        return cli_printf("%.17g%+.17gi", value[0], value[1]);
+    case FSDP_DTYPE_BF16:
+        return cli_printf("%.4g", value[0]);
+    case FSDP_DTYPE_F16:
+        return cli_printf("%.5g", value[0]);
+    default:
+        return cli_printf("%.10g", value[0]);
+    }
+}
+
+/* A part of a tensor, row by row: rows are runs of the last dimension. */
+typedef struct {
+    fsdp_ckpt_tensor_t tensor;
+    uint64_t index;
+    slice_t slice;
+    uint64_t columns, rows;
+    char *data; /* the rows, each from a whole byte on */
+    uint64_t row_bytes;
+} part_t;
+
+/* First element of row @a row of the slice, in the tensor's own order. */
+static uint64_t row_first(const part_t *part, uint64_t row)
+{
+    uint32_t ndim = part->slice.ndim;
+    uint64_t first = 0, stride = 1;
+
+    for (uint32_t d = ndim; d > 0; d--) {
+        uint64_t lo = part->slice.lo[d - 1];
+        uint64_t count = part->slice.hi[d - 1] - lo;
+
+        if (d < ndim) {
+            lo += row % count;
+            row /= count;
+        }
+        first += lo * stride;
+        stride *= part->tensor.dims[d - 1];
+    }
+
+    return first;
+}
+
+static fsdp_status_t read_part(fsdp_ckpt_t *ckpt, part_t *part,
+                               fsdp_error_t *err)
+{
+    fsdp_ckpt_range_t *ranges;
+    fsdp_status_t status;
+
+    part->row_bytes =
+        (part->columns * fsdp_dtype_bits(part->tensor.dtype) + 7) / 8;
+    part->data = cli_realloc(NULL, part->rows, part->row_bytes);
+    ranges = cli_realloc(NULL, part->rows, sizeof(*ranges));
+    for (uint64_t r = 0; r < part->rows; r++) {
+        ranges[r] = (fsdp_ckpt_range_t){
+            .tensor = part->index,
+            .first = row_first(part, r),
+            .count = part->columns,
+            .data = part->data + r * part->row_bytes,
+        };
+    }
+    status = fsdp_ckpt_read(ckpt, ranges, part->rows, NULL, NULL, err);
+    free(ranges);
+
+    return status;
+}
+
+static fsdp_status_t find_part(const list_t *list, const char *text,
+                               part_t *part, fsdp_error_t *err)
+{
+    const char *inner = NULL, *why = NULL;
+    fsdp_status_t status = FSDP_OK;
+    char *name;
+    uint64_t numel;
+
+    slice_split(text, &name, &inner);
+    if (fsdp_ckpt_find(list->ckpt, text, &part->index)) {
+        inner = NULL; /* brackets are part of the name */
+    } else if (!fsdp_ckpt_find(list->ckpt, name, &part->index)) {
+        status = fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
+                                list->info.path, name);
+        goto err_free;
+    }
+
+    fsdp_ckpt_get_tensor(list->ckpt, part->index, &part->tensor);
+    if (!slice_parse(inner, &part->tensor, &part->slice, &why)) {
+        char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
+
+        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "'%s': %s; its shape is %s", text, why, shape);
+        free(shape);
+        goto err_free;
+    }
+
+    numel = slice_numel(&part->slice);
+    part->columns = 1;
+    if (part->slice.ndim > 0) {
+        uint32_t last = part->slice.ndim - 1;
+
+        part->columns = part->slice.hi[last] - part->slice.lo[last];
+    }
+    part->rows = (part->columns > 0) ? numel / part->columns : 0;
+    if (numel > VALUES_MOST) {
+        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "'%s': %" PRIu64 " values are more than the "
+                                "%d that are shown at once",
+                                text, numel, VALUES_MOST);
+    } else if (fsdp_dtype_bits(part->tensor.dtype) % 8 != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "'%s': values of type %s are not shown", text,
+                                fsdp_dtype_name(part->tensor.dtype));
+    }
+err_free:
+    free(name);
+    return status;
+}
+
+static void print_part(const part_t *part)
+{
+    char *name = cli_printable(part->tensor.name);
+    char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
+    char *slice = slice_format(&part->slice);
+    table_column_t *columns =
+        cli_realloc(NULL, part->columns, sizeof(*columns));
+    table_t *table;
+
+    for (uint64_t c = 0; c < part->columns; c++) {
+        columns[c] = (table_column_t){"", true};
+    }
+    table = table_create(columns, (unsigned)part->columns);
+    for (uint64_t i = 0; i < part->rows * part->columns; i++) {
+        char *value = format_value(part->tensor.dtype, part->data, i);
+
+        table_cell(table, "%s", value);
+        free(value);
+    }
+
+    printf("%s  %s %s, elements %s\n", name,
+           fsdp_dtype_name(part->tensor.dtype), shape, slice);
+    if (part->rows > 0) {
+        table_print(table, stdout);
+    }
+    table_destroy(table);
+    free(columns);
+    free(slice);
+    free(shape);
+    free(name);
+}
+
+static json_t *json_part(const part_t *part)
+{
+    json_t *item = json_object(), *values = json_array();
+    char *slice = slice_format(&part->slice);
+
+    cli_json_set(item, "name", cli_json_text(part->tensor.name));
+    cli_json_set(item, "dtype",
+                 cli_json_text(fsdp_dtype_name(part->tensor.dtype)));
+    cli_json_set(item, "elements", cli_json_text(slice));
+    for (uint64_t i = 0; i < part->rows * part->columns; i++) {
+        char *text = format_value(part->tensor.dtype, part->data, i);
+        json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+
+        /* NaN, Inf and complex numbers are no JSON. */
+        cli_json_append(values, (value != NULL) ? value : cli_json_text(text));
+        free(text);
+    }
+    cli_json_set(item, "values", values);
+    free(slice);
+
+    return item;
+}
+
+static fsdp_status_t show_values(const list_t *list, fsdp_error_t *err)
+{
+    const cli_list_t *texts = &list->set->values;
+    json_t *all = json_array();
+    fsdp_status_t status = FSDP_OK;
+
+    for (size_t i = 0; i < texts->num && status == FSDP_OK; i++) {
+        part_t part = {0};
+
+        status = find_part(list, texts->items[i], &part, err);
+        if (status == FSDP_OK) {
+            status = read_part(list->ckpt, &part, err);
+        }
+        if (status == FSDP_OK && list->set->tool.json) {
+            cli_json_append(all, json_part(&part));
+        } else if (status == FSDP_OK && !list->set->tool.quiet) {
+            print_part(&part);
+        }
+        free(part.data);
+    }
+    if (status == FSDP_OK && list->set->tool.json) {
+        cli_json_print(json_incref(all));
+    }
+    json_decref(all);
+
+    return status;
+}
+
+/* --- Steps ------------------------------------------------------------------------- */
+
+static fsdp_status_t show_list(list_t *list, fsdp_error_t *err)
+{
+    const settings_t *set = list->set;
+    fsdp_status_t status = FSDP_OK;
+
+    FSDP_TRY(check_patterns(list, err));
+    choose_tensors(list);
+    if (set->stats) {
+        progress_begin("reading", set->tool.quiet);
+        status = compute_stats(list, err);
+        progress_end();
+    }
+    if (status != FSDP_OK || set->tool.quiet) {
+        return status;
+    }
+
+    if (set->tool.json) {
+        print_json(list);
+    } else {
+        print_summary(list);
+        print_tensors(list);
+        print_aliases(list);
+    }
+
+    return FSDP_OK;
+}
+
+static int list_checkpoint(const settings_t *set)
+{
+    list_t list = {.set = set};
+    fsdp_status_t status;
+    fsdp_error_t err;
+
+    status = fsdp_ckpt_open(set->path, &list.ckpt, &err);
+    if (status != FSDP_OK) {
+        return tool_fail(&set->tool, &err);
+    }
+
+    fsdp_ckpt_get_info(list.ckpt, &list.info);
+    warn_of_open_files(&list);
+    if (set->meta) {
+        cli_json_print(json_meta(&list));
+    } else if (set->values.num > 0) {
+        status = show_values(&list, &err);
+    } else {
+        status = show_list(&list, &err);
+    }
+    free(list.tensors);
+    free(list.stats);
+    fsdp_ckpt_close(list.ckpt);
+
+    return (status == FSDP_OK) ? FSDP_EXIT_DONE : tool_fail(&set->tool, &err);
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp argp = {
+        options, parse_option, "CHECKPOINT [PATTERN...]", doc, tool_children, 0,
+        0,
+    };
+    settings_t set = {0};
+    int code;
+
+    cli_parse("fsdp-ls", &argp, argc, argv, &set);
+    code = list_checkpoint(&set);
+    free(set.values.items);
+    free(set.patterns.items);
+
+    return cli_finish(code);
+}

@@ -1,0 +1,150 @@
+/*
+ * fsdp-verify - check every byte of a checkpoint
+ */
+#include "config.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "bin/progress.h"
+#include "bin/tool.h"
+#include "lib/util/size.h"
+
+typedef struct {
+    tool_t tool;
+    const char *path;
+} settings_t;
+
+static const char doc[] =
+    "Check a checkpoint of any format: sizes and checksums of all files, the "
+    "checksum of every block, that each element lies in one place exactly, "
+    "that index and files say the same, and the digests that the training "
+    "job left.  In a directory of checkpoints all of them are checked.  "
+    "Findings are printed on standard output, one a line."
+    "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
+    "usage, 65 if there is no checkpoint, 74 if it cannot be read.";
+
+static const struct argp_option options[] = {{0}};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings_t *set = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &set->tool;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (set->path != NULL) {
+            argp_error(state, "more than one checkpoint");
+        }
+        set->path = text;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a checkpoint is needed");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+typedef struct {
+    const tool_t *tool;
+    json_t *json;
+} gather_t;
+
+static bool add_finding(const char *text, void *arg)
+{
+    gather_t *gather = arg;
+
+    if (gather->tool->quiet) {
+        return true;
+    }
+
+    if (gather->tool->json) {
+        cli_json_append(gather->json, cli_json_text(text));
+    } else {
+        char *clean = cli_printable(text);
+
+        progress_erase();
+        puts(clean);
+        fflush(stdout);
+        free(clean);
+    }
+
+    return true;
+}
+
+static void print_json(gather_t *gather,
+                       const fsdp_ckpt_verify_result_t *result)
+{
+    json_t *all = json_object();
+
+    cli_json_set(all, "good", json_boolean(result->findings == 0));
+    cli_json_set(all, "findings", json_incref(gather->json));
+    cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
+    cli_json_set(all, "files", json_integer((json_int_t)result->files));
+    cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
+    cli_json_set(all, "unchecked", json_integer((json_int_t)result->unchecked));
+    cli_json_set(all, "digest_model", cli_json_hex(result->digest_model, 2));
+    cli_json_set(all, "digest_optim", cli_json_hex(result->digest_optim, 2));
+    cli_json_set(all, "seconds", cli_json_number(result->seconds));
+    cli_json_print(all);
+}
+
+static void print_text(const fsdp_ckpt_verify_result_t *result)
+{
+    char *rate = tool_rate(result->bytes, result->seconds);
+    char size[SIZE_TEXT_MAX], unchecked[SIZE_TEXT_MAX];
+
+    printf("%s: %" PRIu64 " tensors, %" PRIu64 " file%s, %s read in %.2f s "
+           "(%s)\n",
+           (result->findings == 0) ? "good" : "damaged", result->tensors,
+           result->files, (result->files == 1) ? "" : "s",
+           size_format(result->bytes, size), result->seconds, rate);
+    if (result->unchecked > 0) {
+        printf("no checksum covers %" PRIu64 " bytes (%s): whether they are "
+               "what was written is not known\n",
+               result->unchecked, size_format(result->unchecked, unchecked));
+    }
+    free(rate);
+}
+
+static int verify(settings_t *set)
+{
+    fsdp_ckpt_verify_result_t result = {0};
+    gather_t gather = {.tool = &set->tool, .json = json_array()};
+    fsdp_status_t status;
+    fsdp_error_t err;
+
+    tool_begin(&set->tool, "verifying");
+    status = fsdp_ckpt_verify(set->path, &set->tool.engine, add_finding,
+                              &gather, &result, &err);
+    progress_end();
+    if (status != FSDP_OK) {
+        json_decref(gather.json);
+        return tool_fail(&set->tool, &err);
+    }
+
+    if (set->tool.json && !set->tool.quiet) {
+        print_json(&gather, &result);
+    } else if (!set->tool.quiet) {
+        print_text(&result);
+    }
+    json_decref(gather.json);
+
+    return (result.findings > 0) ? FSDP_EXIT_DIFFERS : FSDP_EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    const struct argp argp = {
+        options, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
+    };
+    settings_t set = {0};
+
+    cli_parse("fsdp-verify", &argp, argc, argv, &set);
+
+    return cli_finish(verify(&set));
+}

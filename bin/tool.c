@@ -1,0 +1,129 @@
+#include "config.h"
+
+#include "bin/tool.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bin/progress.h"
+#include "lib/util/size.h"
+
+#define JOBS_MOST 1024
+#define MEM_LEAST (1u << 20)
+
+enum { OPTION_JSON = 0x1000, OPTION_MAX_MEM };
+
+/* clang-format off */
+static const struct argp_option options[] = {
+    {"jobs", 'j', "N", 0,
+     "Use N threads (default: one a core, 8 at most)", TOOL_GROUP},
+    {"max-mem", OPTION_MAX_MEM, "SIZE", 0,
+     "Use buffers of SIZE bytes in all (default 64MiB)", 0},
+    {"json", OPTION_JSON, 0, 0,
+     "Print results as one JSON object", 0},
+    {"quiet", 'q', 0, 0,
+     "Print no results and no progress", 0},
+    {0}
+};
+/* clang-format on */
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    tool_t *tool = state->input;
+
+    switch (key) {
+    case 'j':
+        tool->engine.jobs = (uint32_t)cli_parse_count(
+            state, "the number of threads", text, 1, JOBS_MOST);
+        return 0;
+    case OPTION_MAX_MEM:
+        tool->engine.max_mem =
+            cli_parse_size(state, "the size of buffers", text, MEM_LEAST);
+        return 0;
+    case OPTION_JSON:
+        tool->json = true;
+        return 0;
+    case 'q':
+        tool->quiet = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp tool_argp = {options, parse_option, 0, 0, 0, 0, 0};
+
+const struct argp_child tool_children[] = {
+    {&tool_argp,         0, "Common options:", TOOL_GROUP},
+    {0}
+};
+
+void tool_begin(tool_t *tool, const char *what)
+{
+    tool->engine.progress = progress_update;
+    progress_begin(what, tool->quiet);
+}
+
+char *tool_shape(uint32_t ndim, const uint64_t *dims)
+{
+    const size_t most = sizeof(", 18446744073709551615");
+    char *text = cli_realloc(NULL, ndim + 1, most), *end = text;
+
+    *end++ = '[';
+    for (uint32_t d = 0; d < ndim; d++) {
+        end += sprintf(end, "%s%" PRIu64, d ? ", " : "", dims[d]);
+    }
+    strcpy(end, "]");
+
+    return text;
+}
+
+char *tool_summary(const fsdp_ckpt_info_t *info)
+{
+    char step[32] = "", mesh[80] = "";
+
+    if (info->step >= 0) {
+        snprintf(step, sizeof(step), ", step %" PRId64, info->step);
+    }
+    if (info->mesh.world > 0) {
+        snprintf(mesh, sizeof(mesh), ", %" PRIu32 " rank%s, %s",
+                 info->mesh.world, (info->mesh.world == 1) ? "" : "s",
+                 fsdp_strategy_name(info->mesh.strategy));
+        if (info->mesh.strategy == FSDP_STRATEGY_HYBRID) {
+            size_t used = strlen(mesh);
+
+            snprintf(mesh + used, sizeof(mesh) - used, ":%" PRIu32,
+                     info->mesh.shard);
+        }
+    }
+
+    return cli_printf("%s%s%s", fsdp_ckpt_format_name(info->format), step,
+                      mesh);
+}
+
+char *tool_rate(uint64_t bytes, double seconds)
+{
+    char size[SIZE_TEXT_MAX];
+
+    if (seconds <= 0) {
+        return cli_strdup("-");
+    }
+    size_format((uint64_t)((double)bytes / seconds), size);
+
+    return cli_printf("%s/s", size);
+}
+
+int tool_fail(const tool_t *tool, const fsdp_error_t *err)
+{
+    if (tool->json) {
+        json_t *all = json_object();
+
+        cli_json_set(all, "error", cli_json_text(err->text));
+        cli_json_set(all, "status",
+                     cli_json_text(fsdp_status_name(err->status)));
+        cli_json_print(all);
+    }
+
+    return cli_fail(err);
+}
