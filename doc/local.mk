@@ -3,7 +3,8 @@ dist_doc_DATA = \
 	LICENSE \
 	README.md \
 	doc/checkpoint-format.md \
-	doc/numerics.md
+	doc/numerics.md \
+	doc/volume.md
 # End of dist_doc_DATA
 
 dist_example_DATA += doc/examples/fit.c

@@ -20,6 +20,7 @@ check_PROGRAMS += \
 	t/unit/layout.t \
 	t/unit/number.t \
 	t/unit/select.t \
+	t/unit/shard.t \
 	t/unit/sum_tree.t \
 	t/unit/save.t \
 	t/unit/util.t
@@ -27,7 +28,8 @@ check_PROGRAMS += \
 
 # Programs of shell tests.
 noinst_PROGRAMS = \
-	t/job-ring
+	t/job-ring \
+	t/shard-toy
 # End of noinst_PROGRAMS
 
 dist_check_SCRIPTS += \
@@ -35,6 +37,8 @@ dist_check_SCRIPTS += \
 	t/t0002-man.t \
 	t/t0003-scripts.t \
 	t/t0004-install.t \
+	t/t1101-bits.t \
+	t/t1102-order.t \
 	t/t4000-cluster.t
 # End of dist_check_SCRIPTS
 
@@ -46,6 +50,8 @@ t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
 
 t_job_ring_SOURCES = t/job-ring.c
+
+t_shard_toy_SOURCES = t/shard-toy.c
 
 t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
@@ -61,6 +67,7 @@ t_unit_select_t_LDADD = libutil.la libckptcore.la
 
 t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
 t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
+t_unit_shard_t_SOURCES = t/unit/shard.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
 t_unit_save_t_SOURCES = t/unit/save.c t/tap/tap.h
 
