@@ -198,11 +198,15 @@ fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
     FSDP_TRY(io_read_file(path, CONFIG_MOST_BYTES, &text, &size, err));
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
     free(text);
-    if (root == NULL || !json_is_object(root)) {
-        json_decref(root);
+    if (root == NULL) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: not a JSON object: line %d: %s", path,
-                              where.line, (root == NULL) ? where.text : "");
+                              "%s: not JSON: line %d: %s", path, where.line,
+                              where.text);
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: not a JSON object",
+                              path);
     }
 
     status = parse(path, root, &config, err);
