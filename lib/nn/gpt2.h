@@ -42,6 +42,10 @@ fsdp_status_t gpt2_config_check(const gpt2_config_t *config, fsdp_error_t *err);
 fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
                                fsdp_error_t *err);
 
+/* The same from text; @a path says in errors where it comes from. */
+fsdp_status_t gpt2_config_parse(const char *text, size_t size, const char *path,
+                                gpt2_config_t *config_p, fsdp_error_t *err);
+
 /* The same as JSON text; the caller frees it.  NULL: no memory. */
 char *gpt2_config_json(const gpt2_config_t *config);
 

@@ -184,29 +184,22 @@ static fsdp_status_t parse(const char *path, const json_t *root,
     return FSDP_OK;
 }
 
-fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
-                               fsdp_error_t *err)
+fsdp_status_t gpt2_config_parse(const char *text, size_t size, const char *path,
+                                gpt2_config_t *config_p, fsdp_error_t *err)
 {
     gpt2_config_t config = GPT2_CONFIG_INIT;
     fsdp_error_t why;
     json_error_t where;
     fsdp_status_t status;
     json_t *root;
-    char *text;
-    size_t size;
 
-    FSDP_TRY(io_read_file(path, CONFIG_MOST_BYTES, &text, &size, err));
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
-    free(text);
-    if (root == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: not JSON: line %d: %s", path, where.line,
-                              where.text);
-    }
-    if (!json_is_object(root)) {
+    if (root == NULL || !json_is_object(root)) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: not a JSON object: line %d: %s", path,
+                                where.line, (root == NULL) ? where.text : "");
         json_decref(root);
-        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: not a JSON object",
-                              path);
+        return status;
     }
 
     status = parse(path, root, &config, err);
@@ -221,6 +214,20 @@ fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
 
     *config_p = config;
     return FSDP_OK;
+}
+
+fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
+                               fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    char *text;
+    size_t size;
+
+    FSDP_TRY(io_read_file(path, CONFIG_MOST_BYTES, &text, &size, err));
+    status = gpt2_config_parse(text, size, path, config_p, err);
+    free(text);
+
+    return status;
 }
 
 /* --- Writing ----------------------------------------------------------------- */

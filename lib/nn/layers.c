@@ -12,15 +12,12 @@
  * clone what it makes of an OpenMP loop: so the loops stay outside.
  */
 
-/* For each block of rows, shared out among threads: its first row and how many
- * there are. */
-/* clang-format off */
-#define FOR_BLOCKS(_first, _count, _rows)                                  \
-    _Pragma("omp parallel for num_threads(threads) schedule(static)")      \
-    for (size_t _first = 0; _first < (_rows); _first += LAYER_ROWS)        \
-        for (size_t _count = block_rows(_first, _rows), _once = 1; _once;  \
-             _once = 0)
-/* clang-format on */
+#define FOR_BLOCKS(_first, _count, _rows)                                     \
+    _Pragma("omp parallel for num_threads(threads) schedule(static)") for (   \
+        size_t _first = 0; _first < (_rows);                                  \
+        _first += LAYER_ROWS) for (size_t _count = block_rows(_first, _rows), \
+                                   _once = 1;                                 \
+                                   _once; _once = 0)
 
 static inline size_t block_rows(size_t first, size_t rows)
 {
