@@ -196,6 +196,12 @@ FSDP_API fsdp_status_t fsdp_param_add(fsdp_unit_t *unit,
 FSDP_API fsdp_status_t fsdp_param_tie(fsdp_param_t *owner, const char *alias,
                                       fsdp_error_t *err);
 
+/* A parameter by its name or an alias; NULL if there is none.  Local. */
+FSDP_API fsdp_param_t *fsdp_param_find(const fsdp_t *fsdp, const char *name);
+
+/* Its elements.  Local. */
+FSDP_API uint64_t fsdp_param_numel(const fsdp_param_t *param);
+
 /* Kinds of memory in reports. */
 typedef enum {
     FSDP_MEM_MASTER = 0,     /* fp32 parameter shards */

@@ -1,5 +1,6 @@
 libfsdpcore_la_SOURCES += \
 	lib/shard/counters.c \
+	lib/shard/find.c \
 	lib/shard/fsdp.c \
 	lib/shard/gather.c \
 	lib/shard/kernels.c \
