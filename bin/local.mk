@@ -50,3 +50,20 @@ bin_fsdp_ls_LDADD = $(ckpt_tool_LDADD)
 bin_fsdp_verify_SOURCES = bin/fsdp-verify.c
 bin_fsdp_verify_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
 bin_fsdp_verify_LDADD = $(ckpt_tool_LDADD)
+
+bin_PROGRAMS += bin/fsdp-train
+
+bin_fsdp_train_SOURCES = \
+	bin/fsdp-train.c \
+	bin/train.h \
+	bin/train_config.c \
+	bin/train_loop.c \
+	bin/train_replay.c \
+	bin/train_report.c \
+	bin/train_sample.c \
+	bin/train_setup.c
+# End of bin_fsdp_train_SOURCES
+
+bin_fsdp_train_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+bin_fsdp_train_LDADD = libcli.la libnn.la libfsdp.la libfsdpckpt.la \
+	libutil.la $(JANSSON_LIBS) -lm

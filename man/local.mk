@@ -8,3 +8,4 @@ dist_man_MANS += \
 	man/fsdp-reshard.1 \
 	man/fsdp-verify.1
 # End of dist_man_MANS of the checkpoint tools
+dist_man_MANS += man/fsdp-train.1
