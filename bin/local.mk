@@ -34,10 +34,25 @@ ckpt_tool_LDADD = libtools.la libfsdpckpt.la libutil.la
 ckpt_tool_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 
 bin_PROGRAMS += \
+	bin/fsdp-consolidate \
+	bin/fsdp-convert \
 	bin/fsdp-diff \
 	bin/fsdp-ls \
+	bin/fsdp-reshard \
 	bin/fsdp-verify
 # End of bin_PROGRAMS
+
+bin_fsdp_consolidate_SOURCES = bin/fsdp-consolidate.c bin/convert.c bin/convert.h
+bin_fsdp_consolidate_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_consolidate_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_convert_SOURCES = bin/fsdp-convert.c bin/convert.c bin/convert.h
+bin_fsdp_convert_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_convert_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_reshard_SOURCES = bin/fsdp-reshard.c bin/convert.c bin/convert.h
+bin_fsdp_reshard_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_reshard_LDADD = $(ckpt_tool_LDADD)
 
 bin_fsdp_diff_SOURCES = bin/fsdp-diff.c
 bin_fsdp_diff_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
