@@ -156,8 +156,8 @@ static fsdp_status_t check_piece(const check_t *check,
     char *inside, *path;
     hid_t dataset;
 
-    FSDP_TRY(
-        hdf5_path_make(check->cat, tensor->name, false, &inside, check->err));
+    FSDP_TRY(hdf5_path_make(check->cat, tensor->name, HDF5_IN_SHARD, &inside,
+                            check->err));
     path = io_path("rank-%05" PRIu32 "/%s", piece->rank, inside);
     free(inside);
     if (path == NULL) {
@@ -297,7 +297,7 @@ static fsdp_status_t check_whole(const check_t *check, const char *name,
     hid_t dataset;
     char *path;
 
-    FSDP_TRY(hdf5_path_make(cat, name, true, &path, check->err));
+    FSDP_TRY(hdf5_path_make(cat, name, HDF5_IN_INDEX, &path, check->err));
     dataset = H5Dopen2(check->file, path, H5P_DEFAULT);
     if (dataset < 0) {
         status = find(check, "has no dataset /%s", path);

@@ -24,7 +24,7 @@
 
 #define ALIGN_FROM 65536
 #define ALIGN      4096
-#define META_BLOCK (1 << 20)
+#define BLOCK_MOST (1u << 20)
 #define COPY_BYTES (1u << 20)
 
 /* Data that the caller writes later. */
@@ -52,8 +52,22 @@ struct hdf5_file {
 #define FAIL(_file, ...) \
     hdf5_error(err, FSDP_ERR_IO, (_file)->path, __VA_ARGS__)
 
-static hid_t make_fapl(bool virtual, hdf5_frame_t *frame)
+/* HDF5 takes its own space and that of small data in blocks: large ones where
+ * they will be filled. */
+static unsigned choose_block(uint64_t num_datasets)
 {
+    unsigned block = 4096;
+
+    while (block < BLOCK_MOST && block / 2048 < num_datasets) {
+        block *= 2;
+    }
+
+    return block;
+}
+
+static hid_t make_fapl(bool virtual, uint64_t num_datasets, hdf5_frame_t *frame)
+{
+    unsigned block = choose_block(num_datasets);
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
 
     if (fapl >= 0 &&
@@ -61,8 +75,8 @@ static hid_t make_fapl(bool virtual, hdf5_frame_t *frame)
                               virtual ? H5F_LIBVER_V110 : H5F_LIBVER_V18) < 0 ||
          hdf5_frame_set(fapl, frame) < 0 ||
          H5Pset_alignment(fapl, ALIGN_FROM, ALIGN) < 0 ||
-         H5Pset_meta_block_size(fapl, META_BLOCK) < 0 ||
-         H5Pset_small_data_block_size(fapl, META_BLOCK) < 0)) {
+         H5Pset_meta_block_size(fapl, block) < 0 ||
+         H5Pset_small_data_block_size(fapl, block) < 0)) {
         H5Pclose(fapl);
         return H5I_INVALID_HID;
     }
@@ -129,10 +143,10 @@ static hid_t make_piece_type(void)
 
 /* Caller has entered HDF5. */
 static fsdp_status_t begin_locked(hdf5_file_t *file, bool virtual,
-                                  fsdp_error_t *err)
+                                  uint64_t num_datasets, fsdp_error_t *err)
 {
     hid_t fcpl = H5Pcreate(H5P_FILE_CREATE),
-          fapl = make_fapl(virtual, &file->frame);
+          fapl = make_fapl(virtual, num_datasets, &file->frame);
     fsdp_status_t status = FSDP_OK;
 
     if (fcpl < 0 || fapl < 0 || make_plists(file) < 0 ||
@@ -160,7 +174,8 @@ done:
 }
 
 fsdp_status_t hdf5_file_begin(const char *path, bool virtual,
-                              hdf5_file_t **file_p, fsdp_error_t *err)
+                              uint64_t num_datasets, hdf5_file_t **file_p,
+                              fsdp_error_t *err)
 {
     hdf5_file_t *file = calloc(1, sizeof(*file));
     fsdp_status_t status;
@@ -184,7 +199,7 @@ fsdp_status_t hdf5_file_begin(const char *path, bool virtual,
     }
 
     hdf5_enter(&guard);
-    status = begin_locked(file, virtual, err);
+    status = begin_locked(file, virtual, num_datasets, err);
     hdf5_leave(&guard);
     if (status != FSDP_OK) {
         goto err_free;
@@ -840,8 +855,10 @@ static fsdp_status_t copy_gaps(hdf5_file_t *file, int fd, uint64_t size,
 {
     uint64_t at = 0;
 
-    qsort(file->regions, file->num_regions, sizeof(*file->regions),
-          compare_regions);
+    if (file->num_regions > 0) {
+        qsort(file->regions, file->num_regions, sizeof(*file->regions),
+              compare_regions);
+    }
     for (size_t i = 0; i <= file->num_regions; i++) {
         bool last = i == file->num_regions;
         region_t region = last ? (region_t){size, 0} : file->regions[i];

@@ -57,9 +57,11 @@ typedef enum {
  * @param path     Where it will lie; for error texts.  Copied.
  * @param virtual  It will have virtual datasets (library bounds V18 to V110,
  *                 else V18 to V18).
+ * @param num_datasets  About how many it will have.
  */
 fsdp_status_t hdf5_file_begin(const char *path, bool virtual,
-                              hdf5_file_t **file_p, fsdp_error_t *err);
+                              uint64_t num_datasets, hdf5_file_t **file_p,
+                              fsdp_error_t *err);
 
 /**
  * Add a contiguous dataset.

@@ -73,7 +73,7 @@ static fsdp_status_t add_virtual(const builder_t *builder,
     uint32_t num = 0;
     char *inside;
 
-    FSDP_TRY(hdf5_path_make(cat, tensor->name, false, &inside, err));
+    FSDP_TRY(hdf5_path_make(cat, tensor->name, HDF5_IN_SHARD, &inside, err));
     for (; num < tensor->piece_count; num++) {
         const catalog_piece_t *piece = &cat->pieces[tensor->piece_first + num];
         char *path = io_path("/rank-%05" PRIu32 "/%s", piece->rank, inside);
@@ -114,7 +114,8 @@ static fsdp_status_t add_tensor(const builder_t *builder,
     fsdp_status_t status;
     char *path;
 
-    FSDP_TRY(hdf5_path_make(builder->cat, tensor->name, true, &path, err));
+    FSDP_TRY(
+        hdf5_path_make(builder->cat, tensor->name, HDF5_IN_INDEX, &path, err));
     dataset.path = path;
     status = (tensor->ndim == 0 || tensor->numel == 0)
                  ? add_copy(builder, tensor, &dataset, err)
@@ -131,9 +132,9 @@ static fsdp_status_t add_alias(const builder_t *builder,
     char *path, *target;
     fsdp_status_t status;
 
-    FSDP_TRY(hdf5_path_make(cat, alias->name, true, &path, err));
-    status = hdf5_path_make(cat, cat->tensors[alias->tensor].name, true,
-                            &target, err);
+    FSDP_TRY(hdf5_path_make(cat, alias->name, HDF5_IN_INDEX, &path, err));
+    status = hdf5_path_make(cat, cat->tensors[alias->tensor].name,
+                            HDF5_IN_INDEX, &target, err);
     if (status == FSDP_OK) {
         status = hdf5_file_add_link(builder->file, path, target, err);
         free(target);
@@ -213,7 +214,7 @@ static fsdp_status_t write_index(const catalog_t *cat, const char *dir,
     builder_t builder = {.cat = cat, .dir = dir};
     fsdp_status_t status;
 
-    FSDP_TRY(hdf5_file_begin(path, true, &builder.file, err));
+    FSDP_TRY(hdf5_file_begin(path, true, cat->num_pieces, &builder.file, err));
     status = fill_index(&builder, index_p, err);
     if (status == FSDP_OK) {
         status = hdf5_file_place(builder.file, &index_p->size, &index_p->crc32c,

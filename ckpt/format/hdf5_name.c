@@ -82,12 +82,22 @@ static char *put_component(char *out, const char *text, size_t size, bool first)
     return out;
 }
 
+/* Is there a tensor, or an alias where those are, of this name? */
+static bool is_there(const catalog_t *cat, const char *name, hdf5_where_t where)
+{
+    uint64_t tensor;
+
+    return catalog_find(cat, name, &tensor) &&
+           (where != HDF5_IN_SHARD ||
+            strcmp(cat->tensors[tensor].name, name) == 0);
+}
+
 fsdp_status_t hdf5_path_make(const catalog_t *cat, const char *name,
-                             bool tables, char **path_p, fsdp_error_t *err)
+                             hdf5_where_t where, char **path_p,
+                             fsdp_error_t *err)
 {
     size_t length = strlen(name);
     char *prefix, *part, *path, *out;
-    uint64_t unused;
 
     if (length == 0 || length > HDF5_NAME_MAX || !hdf5_name_is_utf8(name)) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
@@ -110,13 +120,14 @@ fsdp_status_t hdf5_path_make(const catalog_t *cat, const char *name,
         size_t size = strcspn(part, "/");
 
         out = put_component(out, part, size,
-                            tables && part == prefix && is_table(part, size));
+                            where == HDF5_IN_INDEX && part == prefix &&
+                                is_table(part, size));
         part += size;
         if (*part == '\0') {
             break;
         }
         *part = '\0';
-        if (catalog_find(cat, prefix, &unused)) {
+        if (is_there(cat, prefix, where)) {
             out = put_escape(out, '/');
         } else {
             *out++ = '/';

@@ -15,20 +15,27 @@
 
 #define HDF5_NAME_MAX 65535 /* bytes */
 
+/* What else there is where the path leads. */
+typedef enum {
+    HDF5_IN_SHARD = 0, /* tensors, below a rank's own group */
+    HDF5_IN_FILE = 1,  /* tensors and aliases */
+    HDF5_IN_INDEX = 2  /* those and the tables */
+} hdf5_where_t;
+
 /**
  * The path, without a leading slash, of a tensor or alias of a catalog.
  *
- * @param cat     Sealed; says which prefixes are tensors or aliases.
- * @param tables  true if `tensors`, `pieces`, `names` and `dims` at the top
- *                are taken: a first component that clashes gets its first
- *                character escaped.
+ * @param cat     Sealed; says which prefixes are there.
+ * @param where   In an index, a first component `tensors`, `pieces`, `names`
+ *                or `dims` gets its first character escaped.
  * @param path_p  The caller frees it.
  *
  * @return FSDP_ERR_UNSUPPORTED for a name that is empty, not UTF-8 or longer
  *         than HDF5_NAME_MAX.
  */
 fsdp_status_t hdf5_path_make(const catalog_t *cat, const char *name,
-                             bool tables, char **path_p, fsdp_error_t *err);
+                             hdf5_where_t where, char **path_p,
+                             fsdp_error_t *err);
 
 /* The name that has this path; the caller frees it, NULL if there is no
  * memory.  What is no escape stays as it is. */

@@ -34,7 +34,7 @@ static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
                               tensor->name, tensor->piece_count);
     }
 
-    FSDP_TRY(hdf5_path_make(cat, tensor->name, false, &path, err));
+    FSDP_TRY(hdf5_path_make(cat, tensor->name, HDF5_IN_FILE, &path, err));
     dataset.path = path;
     status = hdf5_file_add(file, &dataset, &offset, err);
     free(path);
@@ -53,8 +53,8 @@ static fsdp_status_t write_alias(const catalog_t *cat,
     fsdp_status_t status;
     char *path, *target;
 
-    FSDP_TRY(hdf5_path_make(cat, alias->name, false, &path, err));
-    status = hdf5_path_make(cat, owner, false, &target, err);
+    FSDP_TRY(hdf5_path_make(cat, alias->name, HDF5_IN_FILE, &path, err));
+    status = hdf5_path_make(cat, owner, HDF5_IN_FILE, &target, err);
     if (status == FSDP_OK) {
         status = hdf5_file_add_link(file, path, target, err);
         free(target);
@@ -127,7 +127,7 @@ fsdp_status_t hdf5_plain_create(catalog_t *cat, uint32_t number,
 
     (void)pieces;
     (void)num;
-    FSDP_TRY(hdf5_file_begin(path, false, &file, err));
+    FSDP_TRY(hdf5_file_begin(path, false, cat->num_tensors, &file, err));
     status = write_all(cat, file, err);
     if (status == FSDP_OK) {
         status =

@@ -38,7 +38,7 @@ static fsdp_status_t add_piece(catalog_t *cat, catalog_piece_t *piece,
                               tensor->name, piece->first);
     }
 
-    FSDP_TRY(hdf5_path_make(cat, tensor->name, false, &inside, err));
+    FSDP_TRY(hdf5_path_make(cat, tensor->name, HDF5_IN_SHARD, &inside, err));
     path = io_path("rank-%05" PRIu32 "/%s", piece->rank, inside);
     free(inside);
     if (path == NULL) {
@@ -99,7 +99,7 @@ fsdp_status_t hdf5_shard_create(catalog_t *cat, uint32_t file,
     hdf5_file_t *shard;
     fsdp_status_t status;
 
-    FSDP_TRY(hdf5_file_begin(path, false, &shard, err));
+    FSDP_TRY(hdf5_file_begin(path, false, num, &shard, err));
     status = fill_shard(cat, file, pieces, num, shard, err);
     if (status == FSDP_OK) {
         status = hdf5_file_place(shard, &cat->files[file].size, NULL, err);

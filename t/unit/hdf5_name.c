@@ -48,7 +48,7 @@ static void test_paths(const catalog_t *cat)
         const char *beside = names[i].beside_tables;
         char *path = NULL, *back;
 
-        ok(hdf5_path_make(cat, names[i].name, false, &path, NULL) == FSDP_OK &&
+        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_FILE, &path, NULL) == FSDP_OK &&
                strcmp(path, names[i].path) == 0,
            "name %zu lies at its path", i);
         back = hdf5_path_name(path);
@@ -57,7 +57,7 @@ static void test_paths(const catalog_t *cat)
         free(path);
 
         beside = (beside != NULL) ? beside : names[i].path;
-        ok(hdf5_path_make(cat, names[i].name, true, &path, NULL) == FSDP_OK &&
+        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_INDEX, &path, NULL) == FSDP_OK &&
                strcmp(path, beside) == 0,
            "beside the tables too");
         back = hdf5_path_name(path);
@@ -65,6 +65,21 @@ static void test_paths(const catalog_t *cat)
         free(back);
         free(path);
     }
+}
+
+/* An alias is a link in a file, but nothing in a shard. */
+static void test_aliases(const catalog_t *cat)
+{
+    char *shard = NULL, *file = NULL;
+
+    ok(hdf5_path_make(cat, "tied/x", HDF5_IN_SHARD, &shard, NULL) == FSDP_OK &&
+           strcmp(shard, "tied/x") == 0,
+       "an alias is no prefix in a shard");
+    ok(hdf5_path_make(cat, "tied/x", HDF5_IN_FILE, &file, NULL) == FSDP_OK &&
+           strcmp(file, "tied%2Fx") == 0,
+       "but in a file");
+    free(shard);
+    free(file);
 }
 
 static void test_refused(const catalog_t *cat)
@@ -76,18 +91,18 @@ static void test_refused(const catalog_t *cat)
     char *huge = malloc(HDF5_NAME_MAX + 2), *path;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        ok(hdf5_path_make(cat, bad[i], false, &path, &err) ==
+        ok(hdf5_path_make(cat, bad[i], HDF5_IN_FILE, &path, &err) ==
                FSDP_ERR_UNSUPPORTED,
            "bad name %zu is refused", i);
     }
 
     memset(huge, 'x', HDF5_NAME_MAX + 1);
     huge[HDF5_NAME_MAX + 1] = '\0';
-    ok(hdf5_path_make(cat, huge, false, &path, &err) == FSDP_ERR_UNSUPPORTED &&
+    ok(hdf5_path_make(cat, huge, HDF5_IN_FILE, &path, &err) == FSDP_ERR_UNSUPPORTED &&
            strstr(err.text, "65535") != NULL,
        "a name that is too long is refused: %.40s...", err.text);
     huge[HDF5_NAME_MAX] = '\0';
-    ok(hdf5_path_make(cat, huge, false, &path, &err) == FSDP_OK,
+    ok(hdf5_path_make(cat, huge, HDF5_IN_FILE, &path, &err) == FSDP_OK,
        "the longest one is not");
     free(path);
     free(huge);
@@ -105,11 +120,13 @@ int main(void)
             return 1;
         }
     }
-    if (catalog_seal(&cat, 0, NULL) != FSDP_OK) {
+    if (catalog_add_alias(&cat, "tied", "plain", NULL) != FSDP_OK ||
+        catalog_seal(&cat, 0, NULL) != FSDP_OK) {
         return 1;
     }
 
     test_paths(&cat);
+    test_aliases(&cat);
     test_refused(&cat);
     catalog_free(&cat);
     return tap_done();
