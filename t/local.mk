@@ -39,8 +39,10 @@ dist_check_SCRIPTS += \
 	t/t0004-install.t \
 	t/t1101-bits.t \
 	t/t1102-order.t \
+	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
+	t/t4000-cluster.t
 	t/t4000-cluster.t \
 	t/t4101-train-slurm.t
 # End of dist_check_SCRIPTS

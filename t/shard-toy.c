@@ -21,7 +21,7 @@
 
 #include "fsdp.h"
 
-enum { MAX_PARAMS = 16, MAX_UNITS = 8, MAX_MICRO = 64 };
+enum { MAX_MICRO = 64, NO_RANK = -1, ALL_RANKS = -2 };
 
 /* --- What malloc() does -------------------------------------------------- */
 
@@ -88,7 +88,7 @@ static const struct argp_option options[] = {
     {"check",         'c',              0,      0, "Compare with a plain sum",      0},
     {"swap",          OPT_SWAP,         "RANK", 0, "It swaps two units",            0},
     {"swap-round",    OPT_SWAP_ROUND,   "N",    0, "From this round on",            0},
-    {"odd",           OPT_ODD,          "RANK", 0, "It has another shape",          0},
+    {"odd",           OPT_ODD,          "RANK", 0, "It (-2: each) has another shape", 0},
     {"poison",        OPT_POISON,       "STEP", 0, "Has a NaN",                     0},
     {"save",          'S',              "DIR",  0, "Save at the end of each step",  0},
     {"sync-save",     OPT_SYNC_SAVE,    0,      0, "Without a staged copy",         0},
@@ -252,7 +252,9 @@ static void add_params(toy_t *toy)
         uint64_t dims[3];
 
         memcpy(dims, param_defs[i].dims, sizeof(dims));
-        if (toy->set->odd_rank == (int)toy->info.rank && i == 4) {
+        if ((toy->set->odd_rank == (int)toy->info.rank ||
+             toy->set->odd_rank == ALL_RANKS) &&
+            i == 4) {
             dims[0]++;
         }
         config.size = sizeof(config);
@@ -710,7 +712,7 @@ int main(int argc, char **argv)
                               "Run a toy model under mpirun or alone.", 0, 0,
                               0};
     settings_t set = {.config = FSDP_CONFIG_INIT, .steps = 3,
-                      .swap_rank = -1, .odd_rank = -1, .max_norm = 1.0};
+                      .swap_rank = NO_RANK, .odd_rank = NO_RANK, .max_norm = 1.0};
     fsdp_job_config_t job_config = FSDP_JOB_CONFIG_INIT;
     toy_t toy = {.set = &set};
 

@@ -510,6 +510,8 @@ static fsdp_status_t prepare(fsdp_t *fsdp, const fsdp_save_config_t *config,
     }
     if (fsdp->rank == 0) {
         FSDP_TRY(make_meta(fsdp, config->user_json, &save->meta, err));
+        /* All ranks learn it at once if there can be no directory. */
+        FSDP_TRY(io_make_dirs(save->dir, err));
     }
 
     fsdp_job_get_info(fsdp->job, &info);
