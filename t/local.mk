@@ -42,7 +42,6 @@ dist_check_SCRIPTS += \
 	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
-	t/t4000-cluster.t
 	t/t4000-cluster.t \
 	t/t4101-train-slurm.t
 # End of dist_check_SCRIPTS
