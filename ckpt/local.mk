@@ -13,6 +13,7 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
+	ckpt/convert.c \
 	ckpt/diff.c \
 	ckpt/dtype.c \
 	ckpt/engine.c \

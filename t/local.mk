@@ -12,6 +12,11 @@ AM_TESTS_ENVIRONMENT = \
 	SHARNESS_TEST_DIRECTORY SHARNESS_BUILD_DIRECTORY;
 
 check_PROGRAMS += \
+	t/unit/attention.t \
+	t/unit/data.t \
+	t/unit/gpt2.t \
+	t/unit/layers.t \
+	t/unit/matmul.t \
 	t/unit/catalog.t \
 	t/unit/engine.t \
 	t/unit/cli.t \
@@ -74,6 +79,25 @@ t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
 t_unit_shard_t_SOURCES = t/unit/shard.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
 t_unit_save_t_SOURCES = t/unit/save.c t/tap/tap.h
+
+# The model kit; gpt2.t runs on a stand-in for the runtime.
+NN_TEST_CFLAGS = $(AM_CFLAGS) -Wno-psabi
+NN_TEST_LDADD = libnn.la libckptcore.la libutil.la
+t_unit_attention_t_SOURCES = t/unit/attention.c t/tap/tap.h
+t_unit_attention_t_CFLAGS = $(NN_TEST_CFLAGS)
+t_unit_attention_t_LDADD = $(NN_TEST_LDADD)
+t_unit_data_t_SOURCES = t/unit/data.c t/tap/tap.h
+t_unit_data_t_LDADD = $(NN_TEST_LDADD)
+t_unit_gpt2_t_SOURCES = t/unit/gpt2.c t/unit/fsdp_stub.c t/tap/tap.h
+t_unit_gpt2_t_CFLAGS = $(NN_TEST_CFLAGS)
+t_unit_gpt2_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_unit_gpt2_t_LDADD = $(NN_TEST_LDADD)
+t_unit_layers_t_SOURCES = t/unit/layers.c t/tap/tap.h
+t_unit_layers_t_CFLAGS = $(NN_TEST_CFLAGS)
+t_unit_layers_t_LDADD = $(NN_TEST_LDADD)
+t_unit_matmul_t_SOURCES = t/unit/matmul.c t/tap/tap.h
+t_unit_matmul_t_CFLAGS = $(NN_TEST_CFLAGS)
+t_unit_matmul_t_LDADD = $(NN_TEST_LDADD)
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 
