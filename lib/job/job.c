@@ -5,11 +5,16 @@
 #include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "lib/job/heartbeat.h"
 #include "lib/job/launch.h"
+#include "lib/job/missing.h"
 #include "lib/job/peers.h"
+#include "lib/job/rendezvous.h"
 #include "lib/util/check.h"
 
 #define DEADLINE_DEFAULT 300.0
@@ -29,10 +34,12 @@ struct fsdp_job {
     comm_t *comm;
     peers_t peers;
     agree_t agree;
+    heartbeat_t *beat; /* NULL: none */
     const char *backend;
     double deadline;
-    _Atomic(const char *) phase;
-    _Atomic int64_t step;
+    char host[PEERS_HOST_MAX]; /* of this rank, as the launcher calls it */
+    char *run_dir;             /* NULL: none */
+    _Atomic bool started;      /* all ranks have arrived; peers are known */
 };
 
 /* --- Agreement -------------------------------------------------------------------- */
@@ -118,9 +125,78 @@ static bool is_alarmed(void *arg)
     return atomic_load_explicit(&signalled, memory_order_relaxed) != 0;
 }
 
+static void look(void *arg)
+{
+    fsdp_job_t *job = arg;
+
+    if (job->beat != NULL) {
+        heartbeat_look(job->beat);
+    }
+}
+
+/* The last word of this rank: whatever comes now, it will not go on. */
+static fsdp_status_t explain(void *arg, const comm_stall_t *stall,
+                             fsdp_error_t *err)
+{
+    fsdp_job_t *job = arg;
+    peers_t early = {0};
+    missing_view_t view = {
+        .rank = job->launch.rank,
+        .world = job->launch.size,
+        .host = job->host,
+        .peers = &job->peers,
+        .started = job->started,
+        .run_dir = job->run_dir,
+        .beat = job->beat,
+    };
+    fsdp_status_t status;
+
+    if (!view.started) {
+        view.peers = &early;
+        if (view.world > 0 &&
+            peers_from_slurm(view.world, view.rank, &early, NULL) != FSDP_OK) {
+            (void)rendezvous_find_nodes(view.world, view.rank, &early, NULL);
+        }
+    }
+    status = missing_explain(&view, stall, err);
+    if (job->beat != NULL) {
+        heartbeat_give_up(job->beat);
+    }
+    peers_free(&early);
+    return status;
+}
+
+/* First of all, so that a rank that does not come is known by its absence. */
+static fsdp_status_t open_beat(fsdp_job_t *job, const char *run_dir,
+                               fsdp_error_t *err)
+{
+    if (run_dir == NULL) {
+        return FSDP_OK;
+    }
+
+    job->run_dir = strdup(run_dir);
+    if (job->run_dir == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for a path");
+    }
+
+    return heartbeat_open(run_dir, job->launch.id, job->host, job->launch.rank,
+                          job->launch.size, &job->beat, err);
+}
+
+static void set_host(fsdp_job_t *job)
+{
+    const char *name = job->launch.pmix ? getenv("PMIX_HOSTNAME") : NULL;
+
+    if (name != NULL && name[0] != '\0') {
+        snprintf(job->host, sizeof(job->host), "%s", name);
+    } else {
+        gethostname(job->host, sizeof(job->host) - 1);
+    }
+}
+
 static fsdp_status_t open_comm(fsdp_job_t *job, fsdp_error_t *err)
 {
-    comm_watch_t watch = {.alarmed = is_alarmed, .arg = job};
+    comm_watch_t watch = {is_alarmed, look, explain, job};
     comm_config_t config = {
         .ops = &comm_self_ops, .deadline = job->deadline, .watch = &watch};
 
@@ -128,7 +204,11 @@ static fsdp_status_t open_comm(fsdp_job_t *job, fsdp_error_t *err)
         FSDP_TRY(comm_module_load("mpi", &config.ops, err));
     }
     job->backend = config.ops->name;
-    return comm_create(&config, &job->comm, err);
+    FSDP_TRY(comm_create(&config, &job->comm, err));
+    if (job->beat != NULL) {
+        heartbeat_set_comm(job->beat, job->comm);
+    }
+    return FSDP_OK;
 }
 
 /* Singletons, each of which believes to be alone, are the worst that can come
@@ -150,10 +230,34 @@ static fsdp_status_t check_world(const fsdp_job_t *job, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+static fsdp_status_t rendezvous_job(comm_t *comm, void *arg, fsdp_error_t *err)
+{
+    return rendezvous_run(comm, arg, err);
+}
+
 static fsdp_status_t find_peers(fsdp_job_t *job, fsdp_error_t *err)
 {
-    FSDP_TRY(peers_gather(job->comm, &job->peers, err));
-    comm_set_nodes(job->comm, job->peers.node_of);
+    /* A worker that hangs may come back and write to it. */
+    peers_t *peers = calloc(1, sizeof(*peers));
+    fsdp_status_t status;
+
+    if (peers == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                              "no memory for the hosts of ranks");
+    }
+
+    if (HAVE_PMIX && job->launch.pmix && comm_world(job->comm) > 1) {
+        status = comm_run(job->comm, rendezvous_job, peers,
+                          "rendezvous through PMIx", NULL, err);
+    } else {
+        status = peers_gather(job->comm, peers, err);
+    }
+    if (status != FSDP_OK) {
+        return status;
+    }
+
+    job->peers = *peers;
+    free(peers);
     job->agree.statuses =
         calloc(job->peers.world, sizeof(*job->agree.statuses));
     if (job->agree.statuses == NULL) {
@@ -162,7 +266,27 @@ static fsdp_status_t find_peers(fsdp_job_t *job, fsdp_error_t *err)
                               job->peers.world);
     }
 
+    comm_set_nodes(job->comm, job->peers.node_of);
+    snprintf(job->host, sizeof(job->host), "%s",
+             job->peers.hosts[job->peers.node_of[job->peers.rank]]);
+    job->started = true;
     return FSDP_OK;
+}
+
+static fsdp_status_t open_job(fsdp_job_t *job, const fsdp_job_config_t *config,
+                              fsdp_error_t *err)
+{
+    fsdp_status_t beat_status;
+    fsdp_error_t beat_error;
+
+    FSDP_TRY(launch_detect(config->alone, &job->launch, err));
+    set_host(job);
+    /* The others do not know yet if it fails here alone. */
+    beat_status = open_beat(job, config->run_dir, &beat_error);
+    FSDP_TRY(open_comm(job, err));
+    FSDP_TRY(check_world(job, err));
+    FSDP_TRY(find_peers(job, err));
+    return fsdp_job_agree(job, beat_status, &beat_error, err);
 }
 
 fsdp_status_t fsdp_job_open(const fsdp_job_config_t *config, fsdp_job_t **job_p,
@@ -185,19 +309,14 @@ fsdp_status_t fsdp_job_open(const fsdp_job_config_t *config, fsdp_job_t **job_p,
 
     job->deadline =
         (config->deadline > 0.0) ? config->deadline : DEADLINE_DEFAULT;
-    job->step = -1;
-    job->phase = "start";
-    FSDP_TRY_GOTO(launch_detect(config->alone, &job->launch, err), err_job);
-    FSDP_TRY_GOTO(open_comm(job, err), err_job);
-    FSDP_TRY_GOTO(check_world(job, err), err_job);
-    FSDP_TRY_GOTO(find_peers(job, err), err_job);
+    status = open_job(job, config, err);
+    if (status != FSDP_OK) {
+        fsdp_job_close(job);
+        return status;
+    }
 
     *job_p = job;
     return FSDP_OK;
-
-err_job:
-    fsdp_job_close(job);
-    return status;
 }
 
 void fsdp_job_close(fsdp_job_t *job)
@@ -208,9 +327,18 @@ void fsdp_job_close(fsdp_job_t *job)
         return;
     }
 
+    /* Left behind, the file tells tools that the run did not end well. */
+    if (job->beat != NULL) {
+        heartbeat_set_comm(job->beat, NULL);
+        if (job->comm == NULL || comm_broken(job->comm, NULL) != FSDP_OK) {
+            heartbeat_give_up(job->beat);
+        }
+    }
     if (comm_destroy(job->comm)) {
+        heartbeat_close(job->beat);
         free(job->agree.statuses);
         peers_free(&job->peers);
+        free(job->run_dir);
         free(job);
     }
     errno = saved_errno;
@@ -253,8 +381,9 @@ const char *fsdp_job_host(const fsdp_job_t *job, uint32_t rank)
 
 void fsdp_job_set_phase(fsdp_job_t *job, const char *phase, int64_t step)
 {
-    atomic_store_explicit(&job->phase, phase, memory_order_release);
-    atomic_store_explicit(&job->step, step, memory_order_relaxed);
+    if (job->beat != NULL) {
+        heartbeat_set_phase(job->beat, phase, step);
+    }
 }
 
 void fsdp_job_signalled(int signo)
