@@ -22,20 +22,25 @@
 
 typedef struct {
     double deadline, seconds;
+    uint64_t block;
     const char *run_dir;
-    const char *fail; /* "RANK": it reports an error of its own */
+    /* A rank that fails in a way: reports an error, stops, or is killed. */
+    const char *fail, *stop, *kill;
     bool alone, bench, quiet;
 } settings_t;
 
 static const struct argp_option options[] = {
-    {"deadline",      'd', "SECONDS", 0, "Longest wait", 0},
-    {"run-dir",      'r', "DIR", 0, "Keep heartbeats there", 0},
-    {"seconds", 's', "SECONDS", 0, "Pass numbers around for so long", 0},
-    {"fail",               'f', "RANK", 0, "This rank has an error", 0},
-    {"alone",       'a', NULL, 0, "Be alone", 0},
-    {"bench",              'b', NULL, 0, "Measure", 0},
-    {"quiet",              'q', NULL, 0, "Only errors", 0},
-    {0      }
+    {"deadline",                         'd', "SECONDS", 0, "Longest wait", 0},
+    {"run-dir",                         'r', "DIR", 0, "Keep heartbeats there", 0},
+    {"seconds",                    's', "SECONDS", 0, "Pass numbers around for so long", 0},
+    {"block",                                  'n', "WORDS", 0, "Numbers of each rank", 0},
+    {"fail",       'f', "RANK", 0, "This rank has an error", 0},
+    {"stop",                                 'S', "RANK", 0, "This rank stops in round 30", 0},
+    {"kill",                                 'K', "RANK", 0, "This rank is killed in round 30", 0},
+    {"alone",                          'a', NULL, 0, "Be alone", 0},
+    {"bench",                         'b', NULL, 0, "Measure", 0},
+    {"quiet", 'q', NULL, 0, "Only errors", 0},
+    {0                                 }
 };
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -51,6 +56,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 's':
         set->seconds = strtod(text, NULL);
+        return 0;
+    case 'n':
+        set->block = strtoull(text, NULL, 10);
+        return 0;
+    case 'S':
+        set->stop = text;
+        return 0;
+    case 'K':
+        set->kill = text;
         return 0;
     case 'f':
         set->fail = text;
@@ -85,10 +99,9 @@ static fsdp_status_t wrong(fsdp_error_t *err, const char *what)
 
 /* --- One round of each collective, checked ---------------------------------------- */
 
-#define BLOCK 1000 /* words a rank */
-
 typedef struct {
     uint64_t *all, *scratch;
+    uint64_t block; /* words a rank */
     uint64_t round;
     uint64_t go_on; /* any rank wants another one */
 } round_t;
@@ -101,16 +114,18 @@ static uint64_t value(uint64_t round, uint64_t rank, uint64_t i)
 static fsdp_status_t gather_round(comm_t *comm, const comm_group_t *group,
                                   round_t *round, fsdp_error_t *err)
 {
-    memset(round->all, 0, group->size * BLOCK * sizeof(*round->all));
-    for (uint64_t i = 0; i < BLOCK; i++) {
-        round->all[group->index * BLOCK + i] =
+    uint64_t block = round->block;
+
+    memset(round->all, 0, group->size * block * sizeof(*round->all));
+    for (uint64_t i = 0; i < block; i++) {
+        round->all[group->index * block + i] =
             value(round->round, comm_rank(comm), i);
     }
     FSDP_TRY(comm_all_gather(comm, group, COMM_GATHER, round->all,
-                             BLOCK * sizeof(*round->all), err));
+                             block * sizeof(*round->all), err));
     for (uint64_t r = 0; r < group->size; r++) {
-        for (uint64_t i = 0; i < BLOCK; i++) {
-            if (round->all[r * BLOCK + i] !=
+        for (uint64_t i = 0; i < block; i++) {
+            if (round->all[r * block + i] !=
                 value(round->round, group->ranks[r], i)) {
                 return wrong(err, "all-gather");
             }
@@ -153,20 +168,21 @@ static fsdp_status_t ring_round(comm_t *comm, const comm_group_t *group,
     uint32_t next = group->ranks[(group->index + 1) % group->size];
     uint32_t last =
         group->ranks[(group->index + group->size - 1) % group->size];
-    uint64_t *out = round->all, *in = round->all + BLOCK;
+    uint64_t block = round->block, part = block * 7 / 10;
+    uint64_t *out = round->all, *in = round->all + block;
     comm_message_t sends[2] = {
-        {next, out,       8 * 700},
-        {next, out + 700, 8 * 300}
+        {next, out,        8 * part          },
+        {next, out + part, 8 * (block - part)}
     };
     comm_message_t recvs[2] = {
-        {last, in,       8 * 700},
-        {last, in + 700, 8 * 300}
+        {last, in,        8 * part          },
+        {last, in + part, 8 * (block - part)}
     };
 
     if (group->size < 2) {
         return FSDP_OK;
     }
-    for (uint64_t i = 0; i < BLOCK; i++) {
+    for (uint64_t i = 0; i < block; i++) {
         out[i] = value(round->round, comm_rank(comm), i);
         in[i] = 0;
     }
@@ -176,7 +192,7 @@ static fsdp_status_t ring_round(comm_t *comm, const comm_group_t *group,
     }
     FSDP_TRY(comm_exchange_wait(comm, 1, err));
     FSDP_TRY(comm_exchange_wait(comm, 0, err));
-    for (uint64_t i = 0; i < BLOCK; i++) {
+    for (uint64_t i = 0; i < block; i++) {
         if (in[i] != value(round->round, last, i)) {
             return wrong(err, "ring");
         }
@@ -201,13 +217,20 @@ static fsdp_status_t round_job(comm_t *comm, void *arg, fsdp_error_t *err)
     return comm_all_max(comm, all, &round->go_on, 1, round->scratch, err);
 }
 
+static bool is_me(const char *rank, const comm_t *comm)
+{
+    return rank != NULL && strtoul(rank, NULL, 10) == comm_rank(comm);
+}
+
+#define FATAL_ROUND 30
+
 static fsdp_status_t run_rounds(fsdp_job_t *job, const settings_t *set,
                                 uint64_t *rounds_p, fsdp_error_t *err)
 {
     comm_t *comm = job_comm(job);
-    size_t words = ((size_t)comm_world(comm) + 1) * BLOCK;
+    size_t words = ((size_t)comm_world(comm) + 1) * set->block;
     double end = now() + set->seconds;
-    round_t round = {0};
+    round_t round = {.block = set->block};
     void *data;
 
     FSDP_TRY(comm_alloc(comm, 2 * words * sizeof(uint64_t), &data, err));
@@ -216,6 +239,12 @@ static fsdp_status_t run_rounds(fsdp_job_t *job, const settings_t *set,
     do {
         fsdp_job_set_phase(job, "round", (int64_t)round.round);
         round.go_on = round.round < 19 || now() < end;
+        if (round.round == FATAL_ROUND && is_me(set->stop, comm)) {
+            raise(SIGSTOP);
+        }
+        if (round.round == FATAL_ROUND && is_me(set->kill, comm)) {
+            raise(SIGKILL);
+        }
         FSDP_TRY(comm_run(comm, round_job, &round, "round", "ring", err));
         round.round++;
         if (set->seconds > 0.0) {
@@ -354,7 +383,7 @@ int main(int argc, char **argv)
 {
     const struct argp argp = {options, parse_option, "", NULL, 0, 0, 0};
     fsdp_job_config_t config = FSDP_JOB_CONFIG_INIT;
-    settings_t set = {0};
+    settings_t set = {.block = 1000};
     fsdp_job_t *job;
     fsdp_error_t err;
 

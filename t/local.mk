@@ -20,7 +20,9 @@ check_PROGRAMS += \
 	t/unit/catalog.t \
 	t/unit/engine.t \
 	t/unit/cli.t \
+	t/unit/comm.t \
 	t/unit/digest.t \
+	t/unit/job.t \
 	t/unit/kernels.t \
 	t/unit/layout.t \
 	t/unit/number.t \
@@ -42,12 +44,14 @@ dist_check_SCRIPTS += \
 	t/t0002-man.t \
 	t/t0003-scripts.t \
 	t/t0004-install.t \
+	t/t1001-job.t \
 	t/t1101-bits.t \
 	t/t1102-order.t \
 	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
 	t/t4000-cluster.t \
+	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t
 # End of dist_check_SCRIPTS
 
@@ -61,6 +65,8 @@ t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
 t_job_ring_SOURCES = t/job-ring.c
 
 t_shard_toy_SOURCES = t/shard-toy.c
+t_unit_job_t_SOURCES = t/unit/job.c t/tap/tap.h
+t_unit_comm_t_SOURCES = t/unit/comm.c t/tap/tap.h
 
 t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 

@@ -11,8 +11,11 @@
 #include "lib/comm/comm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "lib/comm/pages.h"
 #include "lib/util/check.h"
@@ -73,17 +76,68 @@ static fsdp_status_t check_threads(fsdp_error_t *err)
     return FSDP_OK;
 }
 
+#define OUTPUT_FD "OPAL_OUTPUT_STDERR_FD"
+
+/*
+ * Open MPI prints a page of advice when a peer goes away, and we say more in
+ * one line.  Its messages go to a descriptor that is standard error while MPI
+ * starts, when they are needed, and nowhere later.  A user who has set the
+ * variable gets all of them there.
+ */
+static int divert_messages(void)
+{
+    char number[16];
+    int fd;
+
+    if (getenv(OUTPUT_FD) != NULL) {
+        return -1;
+    }
+
+    fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (fd >= 0) {
+        snprintf(number, sizeof(number), "%d", fd);
+        setenv(OUTPUT_FD, number, 1);
+    }
+    return fd;
+}
+
+static void silence_messages(int fd)
+{
+    int null;
+
+    if (fd < 0) {
+        return;
+    }
+
+    unsetenv(OUTPUT_FD);
+    null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (null >= 0) {
+        dup3(null, fd, O_CLOEXEC);
+        close(null);
+    }
+}
+
+static fsdp_status_t init_mpi(fsdp_error_t *err)
+{
+    int provided, fd, rc;
+
+    fd = divert_messages();
+    rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    silence_messages(fd);
+    return (rc == MPI_SUCCESS) ? FSDP_OK
+                               : mpi_error(err, rc, "MPI_Init_thread");
+}
+
 static fsdp_status_t open_mpi(mpi_t *mpi, uint32_t *rank_p, uint32_t *world_p,
                               fsdp_error_t *err)
 {
-    int initialised, provided, rank, world;
+    int initialised, rank, world;
 
     MPI_TRY(MPI_Initialized(&initialised), err);
     if (initialised) {
         FSDP_TRY(check_threads(err));
     } else {
-        MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided),
-                err);
+        FSDP_TRY(init_mpi(err));
         mpi->initialised = true;
     }
 

@@ -38,7 +38,8 @@ typedef struct {
     uint32_t *ranks;
     size_t num;
     line_t line;
-    int lost; /* the first rank that is gone; -1: none is seen to be */
+    bool listed; /* there is a list in the line */
+    int lost;    /* the first rank that is gone; -1: none is seen to be */
 } report_t;
 
 static void pick(report_t *report, heartbeat_state_t state)
@@ -51,14 +52,16 @@ static void pick(report_t *report, heartbeat_state_t state)
     }
 }
 
-/* "; ranks 4-7 on n3 TEXT" */
+/* ": ranks 4-7 on n3 TEXT", or "; …" if it is not the first list */
 static void add_list(report_t *report, const uint32_t *ranks, size_t num,
                      const char *one, const char *many)
 {
     char list[LIST_MAX];
 
     peers_list(report->view->peers, ranks, num, list, sizeof(list));
-    add(&report->line, ": %s %s", list, (num == 1) ? one : many);
+    add(&report->line, "%s %s %s", report->listed ? ";" : ":", list,
+        (num == 1) ? one : many);
+    report->listed = true;
 }
 
 /* ", last seen 5.2 s ago in forward of step 17" of the first of the list */
@@ -94,28 +97,36 @@ static bool add_state(report_t *report, heartbeat_state_t state,
     return true;
 }
 
-/* Nobody is gone: what do those do that are waited for? */
+/* Nobody is gone: what does the first of those do that are waited for? */
 static void add_pending(report_t *report, const comm_stall_t *stall)
 {
     const heartbeat_seen_t *seen;
 
     if (stall->num_peers == 0) {
-        add(&report->line, ": all ranks are alive");
+        if (!add_state(report, HEARTBEAT_GAVE_UP, "gave up", "gave up")) {
+            add(&report->line, ": all ranks are alive");
+        }
         return;
     }
 
     add_list(report, stall->peers, stall->num_peers, "is waited for",
              "are waited for");
     seen = &report->seen[stall->peers[0]];
-    if (report->view->beat != NULL && seen->state == HEARTBEAT_ALIVE) {
-        add(&report->line, "; rank %u is alive, in %.32s", stall->peers[0],
-            seen->phase);
+    add(&report->line, "; rank %u ", stall->peers[0]);
+    switch (seen->state) {
+    case HEARTBEAT_GAVE_UP:
+        add(&report->line, "gave up, %.1f s ago", seen->age);
+        break;
+    case HEARTBEAT_ALIVE:
+        add(&report->line, "is alive, in %.32s", seen->phase);
         if (seen->step >= 0) {
             add(&report->line, " of step %lld", seen->step);
         }
-    } else if (report->view->beat != NULL) {
-        add(&report->line, "; rank %u has no heartbeat: do all nodes share %s?",
-            stall->peers[0], report->view->run_dir);
+        break;
+    default:
+        add(&report->line, "has no heartbeat: do all nodes share %.60s?",
+            report->view->run_dir);
+        break;
     }
 }
 
@@ -135,9 +146,6 @@ static void add_missing(report_t *report, const comm_stall_t *stall)
     }
     found |= add_state(report, HEARTBEAT_LEFT, "has left the job",
                        "have left the job");
-    if (!found) {
-        found = add_state(report, HEARTBEAT_GAVE_UP, "gave up", "gave up");
-    }
     if (!found) {
         add_pending(report, stall);
     }
@@ -173,7 +181,10 @@ static void add_waited_for(report_t *report, const comm_stall_t *stall)
                  "are waited for");
     }
     if (report->view->beat == NULL) {
-        add(&report->line, " (no run directory, hence no heartbeats)");
+        add(&report->line,
+            "%s (without a run directory there are no "
+            "heartbeats to tell who is missing)",
+            (stall->num_peers > 0) ? "" : ": peers do not answer");
     } else {
         add(&report->line, " (%s does not answer)", report->view->run_dir);
     }

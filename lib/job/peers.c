@@ -168,70 +168,107 @@ static bool same_node(const peers_t *peers, uint32_t a, uint32_t b)
     return peers->world == 0 || peers->node_of[a] == peers->node_of[b];
 }
 
-/* The ranks of the node of ranks[i], as "ranks 0, 4-7 on n3"; @return its
- * length, which may be more than fits. */
-static size_t list_node(const peers_t *peers, const uint32_t *ranks, size_t num,
-                        size_t i, char *text, size_t size, size_t *count_p)
+/* A run of ranks: " 3,", " 3, 4," or " 3-5,". */
+static size_t put_run(uint32_t first, uint32_t last, char *text, size_t size)
 {
-    size_t at = 5, count = 0; /* "ranks" is put in front at the end */
-    uint32_t first = ranks[i], last = ranks[i];
-    int length;
+    int length = (first == last)
+                     ? snprintf(text, size, " %u,", first)
+                     : snprintf(text, size, " %u%s%u,", first,
+                                (last > first + 1) ? "-" : ", ", last);
 
-    for (size_t j = i; j <= num && at < size; j++) {
+    return (size_t)length;
+}
+
+/*
+ * The ranks of the node of ranks[i], as "ranks 0, 4-7 on n3", as far as there
+ * is room.
+ *
+ * @return how many ranks are in the text; *whole_p: all of the node.
+ */
+static size_t list_node(const peers_t *peers, const uint32_t *ranks, size_t num,
+                        size_t i, char *text, size_t size, bool *whole_p)
+{
+    const char *host =
+        (peers->world > 0) ? peers->hosts[peers->node_of[ranks[i]]] : "";
+    size_t tail = strlen(host) + sizeof(" on ");
+    size_t at = 5, told = 0, run = 0; /* "ranks" is put in front at the end */
+    uint32_t first = ranks[i], last = ranks[i];
+
+    *whole_p = true;
+    for (size_t j = i; j <= num && *whole_p; j++) {
+        size_t length;
+
         if (j < num && !same_node(peers, ranks[i], ranks[j])) {
             continue;
         }
-        count += j < num;
         if (j < num && (j == i || ranks[j] == last + 1)) {
             last = ranks[j];
+            run++;
             continue;
         }
-        length = (first == last)
-                     ? snprintf(text + at, size - at, " %u,", first)
-                     : snprintf(text + at, size - at, " %u%s%u,", first,
-                                (last > first + 1) ? "-" : ", ", last);
-        at += (size_t)length;
+        length = put_run(first, last, text + at, size - at);
+        if (at + length + tail >= size) {
+            *whole_p = false;
+            break;
+        }
+        at += length;
+        told += run;
+        run = 1;
         if (j < num) {
             first = last = ranks[j];
         }
     }
-    at--; /* the last comma */
-    if (peers->world > 0 && at < size) {
-        at += (size_t)snprintf(text + at, size - at, " on %s",
-                               peers->hosts[peers->node_of[ranks[i]]]);
-    } else if (at < size) {
-        text[at] = '\0';
+    if (told == 0) {
+        return 0;
     }
-    memcpy(text, (count > 1) ? "ranks" : " rank", 5);
 
-    *count_p = count;
-    return at;
+    /* In place of the last comma. */
+    snprintf(text + at - 1, size - at + 1, "%s%s",
+             (host[0] != '\0') ? " on " : "", host);
+    memcpy(text, (told > 1) ? "ranks" : " rank", 5);
+    return told;
+}
+
+static bool is_first_of_node(const peers_t *peers, const uint32_t *ranks,
+                             size_t i)
+{
+    for (size_t j = 0; j < i; j++) {
+        if (same_node(peers, ranks[j], ranks[i])) {
+            return false;
+        }
+    }
+
+    return true;
 }
 
 void peers_list(const peers_t *peers, const uint32_t *ranks, size_t num,
                 char *text, size_t size)
 {
-    size_t at = 0, told = 0, length, count, skip;
-    char part[200], more[32];
+    const size_t tail = 32; /* " and 4294967295 more" */
+    size_t at = 0, told = 0, count;
+    char part[320];
+    bool whole = true;
 
     text[0] = '\0';
-    for (size_t i = 0, j; i < num; i++) {
-        for (j = 0; j < i && !same_node(peers, ranks[j], ranks[i]); j++) {
-            ;
+    for (size_t i = 0; i < num && whole; i++) {
+        size_t room = (size > at + tail) ? size - at - tail : 0;
+
+        if (!is_first_of_node(peers, ranks, i)) {
+            continue;
         }
-        if (j < i) {
-            continue; /* listed with an earlier one */
+        room = (room < sizeof(part)) ? room : sizeof(part);
+        count = (room > 16)
+                    ? list_node(peers, ranks, num, i, part, room, &whole)
+                    : 0;
+        if (count == 0) {
+            break;
         }
-        length = list_node(peers, ranks, num, i, part, sizeof(part), &count);
-        if (length >= sizeof(part) || at + length + sizeof(more) > size) {
-            snprintf(more, sizeof(more), "%s%zu more", (at > 0) ? " and " : "",
-                     num - told);
-            snprintf(text + at, size - at, "%s", more);
-            return;
-        }
-        skip = (part[0] == ' ') ? 1 : 0;
         at += (size_t)snprintf(text + at, size - at, "%s%s",
-                               (at > 0) ? ", " : "", part + skip);
+                               (at > 0) ? ", " : "", part + (part[0] == ' '));
         told += count;
+    }
+    if (told < num) {
+        snprintf(text + at, size - at, "%s%zu more", (at > 0) ? " and " : "",
+                 num - told);
     }
 }
