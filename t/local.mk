@@ -29,7 +29,6 @@ check_PROGRAMS += \
 	t/unit/select.t \
 	t/unit/shard.t \
 	t/unit/sum_tree.t \
-	t/unit/safetensors.t \
 	t/unit/save.t \
 	t/unit/util.t
 # End of check_PROGRAMS
@@ -85,11 +84,6 @@ t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
 t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
 t_unit_shard_t_SOURCES = t/unit/shard.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
-t_unit_safetensors_t_SOURCES = t/unit/safetensors.c t/tap/tap.h
-t_unit_safetensors_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS) \
-	$(CRYPTO_CFLAGS)
-t_unit_safetensors_t_LDADD = libckptcore.la libutil.la $(JANSSON_LIBS) \
-	$(CRYPTO_LIBS)
 t_unit_save_t_SOURCES = t/unit/save.c t/tap/tap.h
 
 # The model kit; gpt2.t runs on a stand-in for the runtime.
@@ -172,3 +166,25 @@ t_unit_hdf5_plain_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
 t_unit_hdf5_plain_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
 t_unit_hdf5_name_t_SOURCES = t/unit/hdf5_name.c t/tap/tap.h
 t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la
+
+dist_check_SCRIPTS += \
+	t/t2101-h5py.t \
+	t/t8001-golden.t
+EXTRA_DIST += \
+	t/read-checkpoint.py \
+	t/data/ckpt-v1/full-w2/index.h5 \
+	t/data/ckpt-v1/full-w2/manifest.json \
+	t/data/ckpt-v1/full-w2/shard-00000.h5 \
+	t/data/ckpt-v1/full-w2/shard-00001.h5 \
+	t/data/ckpt-v1/hybrid-w4/index.h5 \
+	t/data/ckpt-v1/hybrid-w4/manifest.json \
+	t/data/ckpt-v1/hybrid-w4/shard-00000.h5 \
+	t/data/ckpt-v1/hybrid-w4/shard-00001.h5 \
+	t/data/ckpt-v1/hybrid-w4/shard-00002.h5 \
+	t/data/ckpt-v1/hybrid-w4/shard-00003.h5 \
+	t/data/ckpt-v1/plain.h5 \
+	t/data/ckpt-v1/sums.txt
+# End of the golden files
+noinst_PROGRAMS += t/ckpt-golden
+t_ckpt_golden_SOURCES = t/ckpt-golden.c
+t_ckpt_golden_LDADD = libckptcore.la libutil.la $(CRYPTO_LIBS)

@@ -1,0 +1,51 @@
+#!/bin/sh
+
+test_description='checkpoints of format version 1 stay readable
+
+t/data/ckpt-v1 holds what the first release wrote.  These files are never
+changed: a later version that cannot read them breaks its promise
+(doc/checkpoint-format.md, "Versions").'
+
+. "$SHARNESS_SH"
+
+golden=$FSDP_BUILDDIR/t/ckpt-golden
+data=$FSDP_SRCDIR/t/data/ckpt-v1
+
+for name in full-w2 hybrid-w4 plain.h5
+do
+	test_expect_success "$name: every tensor has the bytes of then" '
+		"$golden" sums "$data/$name" >sums &&
+		test_cmp "$data/sums.txt" sums
+	'
+
+	test_expect_success "$name: fsdp-verify finds nothing" '
+		fsdp-verify "$data/$name"
+	'
+done
+
+test_expect_success 'a step, a mesh and metadata came along' '
+	fsdp-ls --json "$data/hybrid-w4" >json &&
+	grep "\"step\": *7" json &&
+	grep "\"world\": *4" json &&
+	grep "\"strategy\": *\"hybrid" json &&
+	grep "0\.0003" "$data/hybrid-w4/manifest.json"
+'
+
+test_expect_success 'one bit changed anywhere in the manifest is an error' '
+	cp -r "$data/full-w2" changed && chmod -R u+w changed &&
+	for at in 20 500 1500 3000
+	do
+		cp "$data/full-w2/manifest.json" changed/ &&
+		chmod u+w changed/manifest.json &&
+		printf X | dd of=changed/manifest.json bs=1 seek=$at conv=notrunc &&
+		expect_code 65 "$golden" sums changed 2>err &&
+		grep "manifest.json" err || return 1
+	done
+'
+
+test_expect_success 'what the same program writes now is the same bytes' '
+	"$golden" make now full 2 &&
+	diff -r "$data/full-w2" now/step-00000007
+'
+
+test_done
