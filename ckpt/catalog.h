@@ -63,6 +63,8 @@ typedef struct {
     uint32_t crc_count;
     uint32_t crc32c; /* of the whole file */
     bool has_crc;    /* crc32c is known */
+    uint64_t checked; /* bytes that are no piece's and whose checksum was
+                         compared when the file was opened */
 } catalog_file_t;
 
 typedef struct {

@@ -596,7 +596,9 @@ static uint64_t count_unchecked(const pass_t *pass)
     uint64_t bytes = 0;
 
     for (uint32_t file = 0; file < cat->num_files; file++) {
-        bytes += cat->files[file].has_crc ? 0 : cat->files[file].size;
+        const catalog_file_t *entry = &cat->files[file];
+
+        bytes += entry->has_crc ? 0 : entry->size - entry->checked;
     }
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         const catalog_piece_t *piece = &cat->pieces[p];
