@@ -140,7 +140,7 @@ check-prove: all
 	@$(MAKE) prove
 
 print-tests:
-	@printf '%s\n' $(TESTS)
+	@printf '%s\n' $(check_PROGRAMS) $(dist_check_SCRIPTS)
 
 print-programs:
 	@printf '%s\n' $(bin_PROGRAMS)
