@@ -511,7 +511,7 @@ static char *config_text(const convert_t *convert)
     return line;
 }
 
-/* Beside the weights; one that is there already is somebody's and stays. */
+/* Beside the weights, unless it is there already. */
 static fsdp_status_t write_config(const convert_t *convert, const char *dir,
                                   fsdp_error_t *err)
 {
@@ -522,6 +522,37 @@ static fsdp_status_t write_config(const convert_t *convert, const char *dir,
         status = no_memory(convert, err);
     } else if (text != NULL && access(path, F_OK) != 0) {
         status = io_replace_file(path, text, strlen(text), err);
+    }
+    free(text);
+    free(path);
+    return status;
+}
+
+/* A config.json of another model beside our file would be taken for ours. */
+static fsdp_status_t check_beside(const convert_t *convert, fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    json_t *ours, *theirs;
+    char *text, *path;
+
+    if (convert->is_dir || convert->format->id != FSDP_CKPT_SAFETENSORS) {
+        return FSDP_OK;
+    }
+
+    text = config_text(convert);
+    path = io_path("%s/config.json", convert->parent);
+    if (text != NULL && path != NULL && access(path, F_OK) == 0) {
+        ours = json_loads(text, 0, NULL);
+        theirs = json_load_file(path, 0, NULL);
+        if (!json_equal(ours, theirs)) {
+            status = fsdp_error_set(err, FSDP_ERR_EXISTS,
+                                    "%s: is that of another model and would "
+                                    "be taken for the one of %s: choose "
+                                    "another directory",
+                                    path, convert->config->target);
+        }
+        json_decref(ours);
+        json_decref(theirs);
     }
     free(text);
     free(path);
@@ -756,6 +787,7 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
     FSDP_TRY_GOTO(prepare(&convert, id, err), err_free);
     FSDP_TRY_GOTO(commit_preflight(convert.parent, 0, 0, &bytes_free, err),
                   err_free);
+    FSDP_TRY_GOTO(check_beside(&convert, err), err_free);
     if (!config->dry_run) {
         FSDP_TRY_GOTO(begin_commit(&convert, id, err), err_free);
         FSDP_TRY_GOTO(write_target(&convert, &engine, err), err_free);

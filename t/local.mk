@@ -30,6 +30,7 @@ check_PROGRAMS += \
 	t/unit/select.t \
 	t/unit/shard.t \
 	t/unit/sum_tree.t \
+	t/unit/safetensors.t \
 	t/unit/save.t \
 	t/unit/util.t
 # End of check_PROGRAMS
@@ -88,6 +89,11 @@ t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
 t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
 t_unit_shard_t_SOURCES = t/unit/shard.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
+t_unit_safetensors_t_SOURCES = t/unit/safetensors.c t/tap/tap.h
+t_unit_safetensors_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS) \
+	$(CRYPTO_CFLAGS)
+t_unit_safetensors_t_LDADD = libckptcore.la libutil.la $(JANSSON_LIBS) \
+	$(CRYPTO_LIBS)
 t_unit_save_t_SOURCES = t/unit/save.c t/tap/tap.h
 
 # The model kit; gpt2.t runs on a stand-in for the runtime.
