@@ -213,8 +213,9 @@ static void print_summary(const list_t *list)
     }
     putchar('\n');
     if (list->num < info->num_tensors) {
-        printf("%zu tensors chosen, %s (%" PRIu64 " bytes)\n", list->num,
-               size_format(list->bytes, size), list->bytes);
+        printf("%zu tensor%s chosen, %s (%" PRIu64 " bytes)\n", list->num,
+               (list->num == 1) ? "" : "s", size_format(list->bytes, size),
+               list->bytes);
     }
     free(summary);
     free(path);
@@ -496,6 +497,8 @@ static char *format_value(fsdp_dtype_t dtype, const void *data, uint64_t i)
         return cli_printf("%.9g%+.9gi", value[0], value[1]);
     case FSDP_DTYPE_C128:
         return cli_printf("%.17g%+.17gi", value[0], value[1]);
+    case FSDP_DTYPE_F32:
+        return cli_printf("%.9g", value[0]);
     case FSDP_DTYPE_BF16:
         return cli_printf("%.4g", value[0]);
     case FSDP_DTYPE_F16:

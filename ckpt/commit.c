@@ -92,9 +92,9 @@ fsdp_status_t commit_preflight(const char *dir, uint64_t bytes, uint64_t files,
     uint64_t room;
 
     if (statvfs(dir, &vfs) != 0) {
-        return fsdp_error_set(
-            err, (errno == ENOENT) ? FSDP_ERR_NOT_FOUND : FSDP_ERR_IO, "%s: %m",
-            dir);
+        /* Where to write is the environment's business, not a bad source. */
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot write here: %m",
+                              dir);
     }
     if (access(dir, W_OK | X_OK) != 0) {
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot write here: %m",

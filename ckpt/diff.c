@@ -209,6 +209,31 @@ static fsdp_status_t add_pair(diff_t *diff, const char *name, uint64_t a,
     return FSDP_OK;
 }
 
+/* A pattern that fits no name is a mistake that would pass as "the same". */
+static fsdp_status_t check_patterns(const diff_t *diff,
+                                    const char *const *patterns, size_t num,
+                                    fsdp_error_t *err)
+{
+    for (size_t i = 0; i < num; i++) {
+        bool found = false;
+
+        for (unsigned side = 0; side < SIDES; side++) {
+            for (uint64_t t = 0; t < diff->infos[side].num_tensors && !found;
+                 t++) {
+                found = select_pattern_match(patterns[i],
+                                             tensor_name(diff, side, t));
+            }
+        }
+        if (!found) {
+            return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                  "no tensor of %s or %s fits the pattern '%s'",
+                                  diff->paths[0], diff->paths[1], patterns[i]);
+        }
+    }
+
+    return FSDP_OK;
+}
+
 /* Whether the tensors' own names, without aliases, bring them together. */
 static fsdp_status_t is_paired(const diff_t *diff, uint64_t a, uint64_t b,
                                bool *paired_p, fsdp_error_t *err)
@@ -278,6 +303,10 @@ static fsdp_status_t pair_tensors(diff_t *diff, fsdp_error_t *err)
             has_kinds(diff->ckpts[side], diff->infos[side].num_tensors);
     }
 
+    FSDP_TRY(check_patterns(diff, diff->config->include,
+                            diff->config->num_include, err));
+    FSDP_TRY(check_patterns(diff, diff->config->exclude,
+                            diff->config->num_exclude, err));
     for (uint64_t a = 0; a < diff->infos[0].num_tensors; a++) {
         const char *name = tensor_name(diff, 0, a);
         uint64_t b;
@@ -429,13 +458,11 @@ static void format_shape(const fsdp_ckpt_tensor_t *tensor, char *text,
 {
     size_t used = 0;
 
-    text[0] = '\0';
+    snprintf(text, size, "[]");
     for (uint32_t d = 0; d < tensor->ndim && used < size; d++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64,
-                                 d ? "x" : "", tensor->dims[d]);
-    }
-    if (tensor->ndim == 0) {
-        snprintf(text, size, "scalar");
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64 "%s",
+                                 d ? ", " : "[", tensor->dims[d],
+                                 (d + 1 == tensor->ndim) ? "]" : "");
     }
 }
 

@@ -329,7 +329,9 @@ FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
                                         fsdp_error_t *err);
 
 typedef struct {
-    double rtol, atol;          /* both 0: bit for bit */
+    /* Both 0: bit for bit; else |a - b| <= atol + rtol * max(|a|, |b|), and
+     * NaN equals NaN. */
+    double rtol, atol;
     const char *const *include; /* as in fsdp_ckpt_convert() */
     size_t num_include;
     const char *const *exclude;
@@ -356,8 +358,9 @@ typedef struct {
     uint64_t differing;      /* elements */
     uint64_t first;          /* the first one */
     double value_a, value_b; /* there */
-    double max_abs,
-        max_rel;      /* largest differences; NaN against a number: inf */
+    /* Largest differences, relative to the larger of the two; NaN against a
+     * number: inf. */
+    double max_abs, max_rel;
     const char *text; /* one line for people */
 } fsdp_ckpt_difference_t;
 

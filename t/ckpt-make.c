@@ -33,13 +33,20 @@ typedef struct {
     int64_t step;
     const char *meta;
     const char *change; /* NAME:ELEMENT gets another value */
+    bool bad_digest;    /* as if it had another value in the digest only */
     const char *dir;
 } settings_t;
 
 static const char doc[] =
     "Write a checkpoint of a small GPT-2 into DIR as W ranks would.";
 
-enum { OPTION_META = 0x100, OPTION_VOCAB, OPTION_WIDTH, OPTION_LAYERS };
+enum {
+    OPTION_META = 0x100,
+    OPTION_BAD_DIGEST,
+    OPTION_VOCAB,
+    OPTION_WIDTH,
+    OPTION_LAYERS
+};
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -48,6 +55,7 @@ static const struct argp_option options[] = {
     {"files", 'f', "N", 0, "Shard files", 0},
     {"step", 'n', "N", 0, "Step (default 100)", 0},
     {"change", 'c', "NAME:I", 0, "Change element I of a tensor", 0},
+    {"bad-digest", OPTION_BAD_DIGEST, 0, 0, "Leave wrong digests", 0},
     {"meta", OPTION_META, "JSON", 0, "Metadata", 0},
     {"vocab", OPTION_VOCAB, "N", 0, "Rows of the embedding (8192)", 0},
     {"width", OPTION_WIDTH, "N", 0, "Width (64)", 0},
@@ -79,6 +87,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'c':
         set->change = text;
+        return 0;
+    case OPTION_BAD_DIGEST:
+        set->bad_digest = true;
         return 0;
     case OPTION_META:
         set->meta = text;
@@ -396,6 +407,7 @@ static fsdp_status_t save_rank(const settings_t *set, uint32_t rank,
     if (rank == 0) {
         compute_digest(set, "model/", config.digest_model);
         compute_digest(set, "optim/", config.digest_optim);
+        config.digest_model[1] += set->bad_digest;
     }
 
     return fsdp_ckpt_save(&config, &result, err);
@@ -439,7 +451,8 @@ int main(int argc, char **argv)
                       .vocab = 8192,
                       .width = 64,
                       .layers = 2,
-                      .meta = "{\"config\": {\"model_type\": \"gpt2\"}}"};
+                      .meta = "{\"user\": {\"config\": {\"model_type\": "
+                              "\"gpt2\"}}}"};
 
     cli_parse("ckpt-make", &argp, argc, argv, &set);
 

@@ -37,6 +37,8 @@ check_PROGRAMS += \
 
 # Programs of shell tests.
 noinst_PROGRAMS = \
+	t/ckpt-make \
+	t/ckpt-reseal \
 	t/job-ring \
 	t/shard-toy
 # End of noinst_PROGRAMS
@@ -52,6 +54,12 @@ dist_check_SCRIPTS += \
 	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
+	t/t3001-ls.t \
+	t/t3002-verify.t \
+	t/t3003-diff.t \
+	t/t3004-convert.t \
+	t/t3005-usage.t \
+	t/t3006-examples.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t
@@ -63,6 +71,14 @@ LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
 t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
+
+t_ckpt_make_SOURCES = t/ckpt-make.c
+t_ckpt_make_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_ckpt_make_LDADD = libcli.la libutil.la libfsdpckpt.la $(JANSSON_LIBS)
+
+t_ckpt_reseal_SOURCES = t/ckpt-reseal.c
+t_ckpt_reseal_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_ckpt_reseal_LDADD = libutil.la libfsdpckpt.la $(JANSSON_LIBS)
 
 t_job_ring_SOURCES = t/job-ring.c
 
@@ -124,6 +140,7 @@ EXTRA_DIST += \
 	t/sharness.d/01-setup.sh \
 	t/sharness.d/02-mpi.sh \
 	t/sharness.d/03-slurm.sh \
+	t/sharness.d/04-ckpt.sh \
 	t/sharness.d/04-train.sh
 # End of EXTRA_DIST
 

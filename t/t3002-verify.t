@@ -1,0 +1,222 @@
+#!/bin/sh
+
+test_description='fsdp-verify: every kind of damage is named'
+
+. "$SHARNESS_SH"
+
+wte=model/transformer.wte.weight
+step=step-00000100
+
+# fresh: the checkpoint as it was, in c/.
+fresh() {
+	rm -rf c && cp -r good c
+}
+
+# finds PATTERN...: verify ends with 1, and a line fits each pattern.
+finds() {
+	expect_code 1 fsdp-verify c/$step >out 2>err || return 1
+	test_must_be_empty err &&
+	grep "^damaged: " out &&
+	for pattern; do
+		grep -e "$pattern" out || return 1
+	done
+}
+
+test_expect_success 'make a checkpoint' '
+	ckpt_make good
+'
+
+test_expect_success 'a good one: nothing is found, all is counted' '
+	fsdp-verify good/$step >out 2>err && test_must_be_empty err &&
+	line_count 1 out &&
+	grep "^good: 89 tensors, 6 files, " out &&
+	bytes=$(cat good/$step/*.h5 | wc -c) &&
+	fsdp-verify --json good/$step >out &&
+	grep "\"good\": true" out && grep "\"bytes\": $bytes," out &&
+	grep "\"unchecked\": 0," out
+'
+
+test_expect_success 'the directory of checkpoints, and threads' '
+	fsdp-verify -j 3 good >out && grep "^good: 89 tensors" out &&
+	fsdp-verify -j 1 --max-mem 4M good >out && grep "^good: 89 tensors" out
+'
+
+test_expect_success 'digests are those that the writer left' '
+	fsdp-verify --json good/$step | grep -o "\"digest_[a-z]*\": \"[0-9a-f]*\"" |
+		sort >have && line_count 2 have &&
+	sed -n "/\"digests\"/,/}/p" good/$step/manifest.json |
+		grep -o "\"[a-z]*\": \"[0-9a-f]\{32\}\"" |
+		sed "s/^\"/\"digest_/" | sort >want &&
+	test_cmp want have
+'
+
+test_expect_success 'a shard that was cut' '
+	fresh && truncate -s -100 c/$step/shard-00002.h5 &&
+	finds "shard-00002.h5: cut off: has [0-9]* bytes instead of [0-9]*$" &&
+	line_count 2 out
+'
+
+test_expect_success 'a shard that is longer' '
+	fresh && echo more >>c/$step/shard-00001.h5 &&
+	finds "shard-00001.h5: too long: has"
+'
+
+test_expect_success 'a byte of data: file, tensor and elements are named' '
+	fresh && ckpt_pieces c $wte | sed -n 2p >piece &&
+	read -r first count file offset <piece &&
+	flip c/$step/$file $((offset + 1000)) &&
+	finds "$file: tensor $wte: elements \[$first, $((first + count))), bytes \[$offset, $((offset + 4 * count))): their CRC-32C"
+'
+
+test_expect_success 'only the block that has it' '
+	rm -rf c && ckpt_make --world 1 c && ckpt_pieces c $wte >piece &&
+	read -r first count file offset <piece &&
+	flip c/$step/$file $((offset + 1048576)) &&
+	finds "tensor $wte: elements \[262144, 524288), bytes" &&
+	! grep "elements \[0, " out
+'
+
+test_expect_success 'two places: both are named' '
+	fresh && ckpt_pieces c "optim/exp_avg/transformer.wpe.weight" >piece &&
+	read -r first count file offset <piece &&
+	flip c/$step/$file $offset &&
+	ckpt_pieces c buffer/half >piece &&
+	read -r first count file2 offset <piece &&
+	flip c/$step/$file2 $offset &&
+	finds "$file: tensor optim/exp_avg/transformer.wpe.weight: " \
+		"$file2: tensor buffer/half: elements \[0, 15)"
+'
+
+test_expect_success 'a byte of the HDF5 header' '
+	fresh && flip c/$step/shard-00003.h5 20 &&
+	finds "shard-00003.h5: its CRC-32C is .*: what was altered is HDF5.s own"
+'
+
+test_expect_success 'a byte of the index; files are checked all the same' '
+	fresh && flip c/$step/index.h5 5000 && flip c/$step/shard-00000.h5 20 &&
+	finds "index.h5: its CRC-32C is " "shard-00000.h5: its CRC-32C"
+'
+
+test_expect_success 'an index that is cut, and one that is missing' '
+	fresh && truncate -s 3000 c/$step/index.h5 &&
+	finds "index.h5: has 3000 bytes instead of" &&
+	rm c/$step/index.h5 && finds "index.h5: missing"
+'
+
+test_expect_success 'a byte of the manifest' '
+	fresh && sed -i "s/\"step\": 100/\"step\": 101/" c/$step/manifest.json &&
+	finds "manifest.json: .*altered"
+'
+
+test_expect_success 'no manifest' '
+	fresh && rm c/$step/manifest.json && finds "no manifest.json: .*interrupted"
+'
+
+test_expect_success 'a shard is missing; the others are checked' '
+	fresh && rm c/$step/shard-00001.h5 && flip c/$step/shard-00003.h5 20 &&
+	finds "shard-00001.h5: missing$" "shard-00003.h5: its CRC-32C"
+'
+
+test_expect_success 'a file too many' '
+	fresh && cp c/$step/shard-00001.h5 c/$step/shard-00004.h5 &&
+	finds "shard-00004.h5: is no part of the checkpoint$"
+'
+
+test_expect_success 'two shards exchanged' '
+	fresh && cd c/$step && mv shard-00001.h5 x && mv shard-00002.h5 shard-00001.h5 &&
+	mv x shard-00002.h5 && cd ../.. &&
+	if test $(stat -c %s c/$step/shard-00001.h5) = \
+		$(stat -c %s c/$step/shard-00002.h5); then
+		finds "shard-00001.h5: holds what shard-00002.h5 should hold" \
+			"shard-00002.h5: holds what shard-00001.h5 should hold"
+	else
+		finds "shard-00001.h5: .*instead of" "shard-00002.h5: .*instead of"
+	fi
+'
+
+test_expect_success 'what an interrupted save left' '
+	fresh && mkdir c/.tmp-step-00000200-77 &&
+	expect_code 1 fsdp-verify c >out &&
+	grep "^c/.tmp-step-00000200-77: left by writing that was interrupted" out &&
+	fsdp-verify c/$step
+'
+
+test_expect_success 'a checkpoint beside it that is not complete' '
+	fresh && cp -r c/$step c/step-00000200 &&
+	rm c/step-00000200/manifest.json &&
+	expect_code 1 fsdp-verify c >out &&
+	grep "^c/step-00000200: no manifest.json" out &&
+	! grep "^c/$step" out
+'
+
+test_expect_success 'latest names nothing' '
+	fresh && echo step-00000300 >c/latest &&
+	expect_code 1 fsdp-verify c >out &&
+	grep "^c/latest: names .step-00000300., which is not there$" out
+'
+
+test_expect_success 'digests that are not those of the values' '
+	rm -rf c && ckpt_make --bad-digest c &&
+	finds "the digest of the parameters is .* instead of" &&
+	line_count 2 out
+'
+
+test_expect_success 'shards exchanged, with checksums to match' '
+	fresh && cd c/$step && mv shard-00001.h5 x && mv shard-00002.h5 shard-00001.h5 &&
+	mv x shard-00002.h5 && cd ../.. && ckpt_reseal c/$step &&
+	expect_code 1 fsdp-verify c/$step >out && grep "^damaged: " out
+'
+
+test_expect_success 'resealing by itself is not found' '
+	fresh && ckpt_reseal c/$step && fsdp-verify c/$step
+'
+
+test_expect_success PYTHON_H5PY 'a scalar in the index that is not the shard.s' '
+	fresh && "$PYTHON" -c "import h5py
+f = h5py.File(\"c/$step/index.h5\", \"r+\")
+f[\"model/temperature\"][()] = 42" && ckpt_reseal c/$step &&
+	finds "index.h5: its copy of the scalar model/temperature is not what shard-00000.h5 holds"
+'
+
+test_expect_success PYTHON_H5PY 'a shard whose own table says otherwise' '
+	fresh && "$PYTHON" -c "import h5py
+f = h5py.File(\"c/$step/shard-00001.h5\", \"r+\")
+row = f[\"pieces\"][0]
+row[\"start\"] += 64
+f[\"pieces\"][0] = row" && ckpt_reseal c/$step &&
+	finds "shard-00001.h5: its own tables .* are not what index.h5 says of it"
+'
+
+test_expect_success 'findings as JSON, and none with -q' '
+	fresh && flip c/$step/shard-00003.h5 20 &&
+	expect_code 1 fsdp-verify --json c/$step >out &&
+	grep "\"good\": false" out && grep "shard-00003.h5: its CRC" out &&
+	expect_code 1 fsdp-verify -q c/$step >out 2>&1 && test_must_be_empty out
+'
+
+test_expect_success 'safetensors: says what no checksum covers' '
+	fsdp-convert --only-model good/$step m.safetensors &&
+	size=$(stat -c %s m.safetensors) && fsdp-verify m.safetensors >out &&
+	grep "^no checksum covers $size bytes" out &&
+	truncate -s -1 m.safetensors && expect_code 1 fsdp-verify m.safetensors
+'
+
+test_expect_success 'one HDF5 file' '
+	fsdp-convert --to hdf5-file good/$step m.h5 && fsdp-verify m.h5 &&
+	truncate -s -5000 m.h5 && expect_code 1 fsdp-verify m.h5
+'
+
+test_expect_success 'nothing there; results that cannot be written' '
+	expect_code 65 fsdp-verify nowhere 2>err && grep "^fsdp-verify: nowhere" err &&
+	mkdir empty && expect_code 65 fsdp-verify empty 2>err &&
+	expect_code 74 fsdp-verify good >/dev/full
+'
+
+test_expect_success 'nothing was written into the checkpoint' '
+	(cd good/$step && ls -A) >have && printf "%s\n" index.h5 manifest.json \
+		shard-0000[0-3].h5 >/dev/null && (echo index.h5; echo manifest.json;
+		for i in 0 1 2 3; do echo shard-0000$i.h5; done) >want &&
+	test_cmp want have
+'
+
+test_done
