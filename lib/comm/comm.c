@@ -48,6 +48,18 @@ static void nap(uint64_t ns)
     clock_nanosleep(CLOCK_MONOTONIC, 0, &ts, NULL);
 }
 
+static struct timespec deadline_in(double seconds)
+{
+    struct timespec until;
+    double whole;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(modf(seconds, &whole) * 1e9);
+    until.tv_sec += (time_t)whole + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return until;
+}
+
 /* --- Errors ------------------------------------------------------------------- */
 
 fsdp_status_t comm_broken(comm_t *comm, fsdp_error_t *err)
@@ -235,12 +247,24 @@ static void serve(comm_t *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+static void free_comm(comm_t *comm)
+{
+    pthread_cond_destroy(&comm->done);
+    pthread_cond_destroy(&comm->work);
+    pthread_mutex_destroy(&comm->lock);
+    free(comm->pending);
+    free(comm->recvs);
+    free(comm->sends);
+    free(comm->ranks);
+    free(comm);
+}
+
 static void *worker_main(void *arg)
 {
     comm_t *comm = arg;
     fsdp_error_t error;
     fsdp_status_t status;
-    bool broken;
+    bool broken, forsaken;
 
     prctl(PR_SET_NAME, "fsdp-comm");
     prctl(PR_SET_TIMERSLACK, 1000ul); /* short naps are to be short */
@@ -263,6 +287,15 @@ static void *worker_main(void *arg)
     if (!broken) {
         comm->ops->close(comm->ctx);
     }
+
+    pthread_mutex_lock(&comm->lock);
+    comm->gone = true;
+    forsaken = comm->forsaken;
+    pthread_cond_broadcast(&comm->done);
+    pthread_mutex_unlock(&comm->lock);
+    if (forsaken) {
+        free_comm(comm);
+    }
     return NULL;
 }
 
@@ -280,19 +313,6 @@ static int start_worker(comm_t *comm)
 }
 
 /* --- Waits of callers ------------------------------------------------------------------ */
-
-static void wait_tick(comm_t *comm)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(CALLER_TICK * 1e9);
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&comm->done, &comm->lock, &until);
-}
 
 /* The worker hangs: say in what.  Under the lock, which is let go meanwhile. */
 static void give_up_locked(comm_t *comm, const guard_t *guard)
@@ -322,10 +342,12 @@ static void wait_locked(comm_t *comm, comm_ticket_t ticket, double slack)
 {
     guard_t guard = guard_start(comm, slack);
     uint64_t steps = comm->steps;
+    struct timespec until;
     bool expired;
 
     while (!comm->broken && !(comm->opened && comm->finished >= ticket)) {
-        wait_tick(comm);
+        until = deadline_in(CALLER_TICK);
+        pthread_cond_timedwait(&comm->done, &comm->lock, &until);
         if (comm->steps != steps && !guard.alarmed) {
             steps = comm->steps;
             guard = guard_start(comm, slack);
@@ -436,18 +458,6 @@ static fsdp_status_t init_locks(comm_t *comm, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-static void free_comm(comm_t *comm)
-{
-    pthread_cond_destroy(&comm->done);
-    pthread_cond_destroy(&comm->work);
-    pthread_mutex_destroy(&comm->lock);
-    free(comm->pending);
-    free(comm->recvs);
-    free(comm->sends);
-    free(comm->ranks);
-    free(comm);
-}
-
 /* The backend is open: make room for its ranks. */
 static fsdp_status_t make_tables(comm_t *comm, fsdp_error_t *err)
 {
@@ -532,46 +542,49 @@ err_comm:
     return status;
 }
 
-static void join_worker(comm_t *comm, double seconds, bool *joined_p)
+/* Wait for the worker to end; @return false if it is left to itself. */
+static bool join_worker(comm_t *comm)
 {
     struct timespec until;
-    double whole;
+    double seconds;
+    bool gone;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)(modf(seconds, &whole) * 1e9);
-    until.tv_sec += (time_t)whole + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    *joined_p =
-        pthread_clockjoin_np(comm->worker, NULL, CLOCK_MONOTONIC, &until) == 0;
-    if (!*joined_p) {
+    pthread_mutex_lock(&comm->lock);
+    comm->ending = true;
+    pthread_cond_signal(&comm->work);
+    seconds =
+        comm->broken ? FORSAKE_SECONDS : fmin(comm->deadline, CLOSE_SECONDS);
+    until = deadline_in(seconds);
+    while (!comm->gone &&
+           pthread_cond_timedwait(&comm->done, &comm->lock, &until) == 0) {
+        ;
+    }
+    gone = comm->gone;
+    comm->forsaken = !gone;
+    if (!gone) {
         pthread_detach(comm->worker);
     }
+    pthread_mutex_unlock(&comm->lock);
+    if (gone) {
+        pthread_join(comm->worker, NULL);
+    }
+    return gone;
 }
 
 bool comm_destroy(comm_t *comm)
 {
     int saved_errno = errno;
     bool joined = true;
-    double seconds;
 
     if (comm == NULL) {
         return true;
     }
 
     if (!comm->inlined) {
-        pthread_mutex_lock(&comm->lock);
-        comm->ending = true;
-        pthread_cond_signal(&comm->work);
-        seconds = comm->broken                     ? FORSAKE_SECONDS
-                  : comm->deadline < CLOSE_SECONDS ? comm->deadline
-                                                   : CLOSE_SECONDS;
-        pthread_mutex_unlock(&comm->lock);
-        join_worker(comm, seconds, &joined);
+        joined = join_worker(comm);
     } else if (comm->opened) {
         comm->ops->close(comm->ctx);
     }
-
-    /* A worker that hangs in the backend still uses all this. */
     if (joined) {
         free_comm(comm);
     }
@@ -733,7 +746,7 @@ fsdp_status_t comm_exchange_start(comm_t *comm, unsigned slot,
 
 /* How long to leave the core alone after a poll that began at @a start. */
 typedef struct {
-    unsigned idle; /* polls without progress, one after the other */
+    unsigned idle; /* polls without progress, up to POLL_SPINS */
     uint64_t next; /* nap, ns */
 } pace_t;
 
@@ -741,11 +754,13 @@ static void pace(pace_t *pace, uint64_t start)
 {
     if (now_ns() - start > POLL_BUSY) {
         /* It has moved data: there may be more. */
-        *pace = (pace_t){.next = NAP_MIN};
+        pace->next = NAP_MIN;
         return;
     }
 
-    if (++pace->idle > POLL_SPINS) {
+    if (pace->idle < POLL_SPINS) {
+        pace->idle++;
+    } else {
         nap(pace->next);
         pace->next += pace->next / 2;
         if (pace->next > NAP_MAX) {

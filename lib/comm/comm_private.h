@@ -30,9 +30,12 @@ struct comm {
     pthread_t worker;
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the worker: a job, or the end */
-    pthread_cond_t done; /* for callers: a job is done, the backend open */
+    pthread_cond_t done; /* for callers: a job is done, the backend is open,
+                            the worker has ended */
     bool opened;         /* under the lock, as are the next ones */
     bool ending;
+    bool gone;     /* the worker has ended, but for its last instructions */
+    bool forsaken; /* nobody waits for it: it frees what is left */
     fsdp_error_t error; /* the first one */
     comm_item_t queue[COMM_QUEUE_SIZE];
     const comm_item_t *current; /* what the worker runs, or NULL */

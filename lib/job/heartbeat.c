@@ -41,6 +41,7 @@ struct heartbeat {
     bool ending;
     bool gave_up;
     bool told; /* that it gave up */
+    bool gone; /* the thread has ended, but for its last instructions */
     bool look_wanted, judge_wanted;
     double looked; /* monotonic; 0: never */
 
@@ -122,7 +123,7 @@ static bool parse_record(const char *record, heartbeat_seen_t *seen)
 {
     double time;
 
-    if (sscanf(record, "%*u %95s %*d %95s %95s %lld %llu %lf", seen->host,
+    if (sscanf(record, "%*u %135s %*d %135s %135s %lld %llu %lf", seen->host,
                seen->phase, seen->operation, &seen->step, &seen->counter,
                &time) != 6) {
         return false;
@@ -268,6 +269,8 @@ static void *beat_main(void *arg)
             pthread_cond_timedwait(&beat->wake, &beat->lock, &until);
         }
     }
+    beat->gone = true;
+    pthread_cond_broadcast(&beat->answer);
     pthread_mutex_unlock(&beat->lock);
     return NULL;
 }
@@ -425,9 +428,10 @@ err_beat:
 
 void heartbeat_close(heartbeat_t *beat)
 {
+    struct timespec until =
+        as_timespec(clock_seconds(CLOCK_MONOTONIC) + CLOSE_SECONDS);
     int saved_errno = errno;
-    struct timespec until;
-    bool keep;
+    bool keep, gone;
 
     if (beat == NULL) {
         return;
@@ -437,16 +441,19 @@ void heartbeat_close(heartbeat_t *beat)
     keep = beat->gave_up;
     beat->ending = true;
     pthread_cond_signal(&beat->wake);
+    while (!beat->gone &&
+           pthread_cond_timedwait(&beat->answer, &beat->lock, &until) == 0) {
+        ;
+    }
+    gone = beat->gone;
     pthread_mutex_unlock(&beat->lock);
-
-    until = as_timespec(clock_seconds(CLOCK_MONOTONIC) + CLOSE_SECONDS);
-    if (pthread_clockjoin_np(beat->thread, NULL, CLOCK_MONOTONIC, &until) !=
-        0) {
+    if (!gone) {
         pthread_detach(beat->thread); /* it hangs in a write: forsake it */
         errno = saved_errno;
         return;
     }
 
+    pthread_join(beat->thread, NULL);
     if (!keep) {
         unlink(beat->path);
         rmdir(beat->dir); /* only the last one can */

@@ -21,7 +21,7 @@
 typedef struct heartbeat heartbeat_t;
 
 #define HEARTBEAT_SECONDS  0.5
-#define HEARTBEAT_WORD_MAX 96
+#define HEARTBEAT_WORD_MAX 136
 
 typedef enum {
     HEARTBEAT_NONE = 0,    /* no file: not arrived, or not on a shared disk */

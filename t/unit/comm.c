@@ -89,7 +89,9 @@ static fsdp_status_t fake_start(void *ctx, unsigned slot,
                                 fsdp_error_t *err)
 {
     (void)ctx, (void)sends, (void)nsends, (void)err;
-    memcpy(fake.recvs[slot], recvs, nrecvs * sizeof(*recvs));
+    for (size_t i = 0; i < nrecvs; i++) {
+        fake.recvs[slot][i] = recvs[i];
+    }
     fake.num[slot] = nrecvs;
     fake.started++;
     return FSDP_OK;
