@@ -5,7 +5,7 @@ test_description='fsdp-verify: every kind of damage is named'
 . "$SHARNESS_SH"
 
 wte=model/transformer.wte.weight
-step=step-00000100
+step='step-00000100'
 
 # fresh: the checkpoint as it was, in c/.
 fresh() {

@@ -5,7 +5,7 @@ test_description='fsdp-diff: same, different, trouble'
 . "$SHARNESS_SH"
 
 wte=model/transformer.wte.weight
-step=step-00000100
+step='step-00000100'
 
 test_expect_success 'make checkpoints' '
 	ckpt_make four &&

@@ -5,7 +5,7 @@ test_description='fsdp-convert, fsdp-reshard, fsdp-consolidate'
 . "$SHARNESS_SH"
 
 wte=model/transformer.wte.weight
-step=step-00000100
+step='step-00000100'
 
 # has PATTERN: the table of tensors in "list" has a line that fits.
 has() {

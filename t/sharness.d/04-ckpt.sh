@@ -20,20 +20,19 @@ ckpt_pieces() {
 }
 
 # flip FILE BYTE: change one bit.
+# shellcheck disable=SC2059 # the octal number is the text
 flip() {
 	flip_old=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ') &&
-	# shellcheck disable=SC2059 # the octal number is the text
 	printf "\\$(printf %o $((flip_old ^ 1)))" |
 		dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
 # safetensors FILE HEADER DATA: a file by hand; DATA as for printf.
+# shellcheck disable=SC2059 # octal numbers are the text
 safetensors() {
 	st_size=${#2} &&
-	# shellcheck disable=SC2059
 	printf "\\$(printf %o $((st_size % 256)))\\$(printf %o \
 		$((st_size / 256)))\\0\\0\\0\\0\\0\\0%s" "$2" >"$1" &&
-	# shellcheck disable=SC2059
 	printf "$3" >>"$1"
 }
 
