@@ -193,8 +193,12 @@ static void say_error(const train_t *train, const fsdp_error_t *err)
 static _Noreturn void end_broken(const train_t *train, fsdp_status_t status,
                                  const fsdp_error_t *err)
 {
-    cli_message("rank %u on %s: %s", train->info.rank, train->info.host,
-                err->text);
+    if (strncmp(err->text, "rank ", 5) == 0) {
+        cli_message("%s", err->text); /* it begins so by itself */
+    } else {
+        cli_message("rank %u on %s: %s", train->info.rank, train->info.host,
+                    err->text);
+    }
     if (train->log != NULL) {
         fflush(train->log);
     }
