@@ -361,7 +361,7 @@ void attention(const attention_shape_t *shape, uint32_t threads,
     head_t h = head_shape(shape);
     size_t size = element_size(shape), third = shape->heads * h.d * size;
 
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    NN_PARALLEL(threads, schedule(dynamic))
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         size_t b = i / shape->heads, head = i % shape->heads * h.d;
         work_t w = work_of_thread(shape, &h, scratch);
@@ -494,7 +494,7 @@ void attention_back(const attention_shape_t *shape, uint32_t threads,
     head_t h = head_shape(shape);
     size_t size = element_size(shape), third = shape->heads * h.d * size;
 
-#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    NN_PARALLEL(threads, schedule(dynamic))
     for (size_t i = 0; i < shape->batch * shape->heads; i++) {
         size_t b = i / shape->heads, head = i % shape->heads * h.d;
         size_t at = size * (b * h.seq * h.ld_qkv + head);

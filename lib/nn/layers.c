@@ -12,12 +12,15 @@
  * clone what it makes of an OpenMP loop: so the loops stay outside.
  */
 
-#define FOR_BLOCKS(_first, _count, _rows)                                     \
-    _Pragma("omp parallel for num_threads(threads) schedule(static)") for (   \
-        size_t _first = 0; _first < (_rows);                                  \
-        _first += LAYER_ROWS) for (size_t _count = block_rows(_first, _rows), \
-                                   _once = 1;                                 \
-                                   _once; _once = 0)
+/* For each block of rows, shared out among threads: its first row and how many
+ * there are. */
+/* clang-format off */
+#define FOR_BLOCKS(_first, _count, _rows)                                  \
+    NN_PARALLEL(threads, schedule(static))                                 \
+    for (size_t _first = 0; _first < (_rows); _first += LAYER_ROWS)        \
+        for (size_t _count = block_rows(_first, _rows), _once = 1; _once;  \
+             _once = 0)
+/* clang-format on */
 
 static inline size_t block_rows(size_t first, size_t rows)
 {
@@ -84,7 +87,7 @@ void layer_convert(uint32_t threads, void *dst, fsdp_precision_t to,
 {
     const size_t piece = 1 << 16;
 
-#pragma omp parallel for num_threads(threads) schedule(static)
+    NN_PARALLEL(threads, schedule(static))
     for (size_t i = 0; i < num; i += piece) {
         convert(offset(dst, to, i), to, offset_const(src, from, i), from,
                 (num - i < piece) ? num - i : piece);
@@ -575,7 +578,7 @@ void layer_cross_entropy(uint32_t threads, float *logits, size_t ld,
                          bool dlogits, float scale, fsdp_precision_t type,
                          double *loss)
 {
-#pragma omp parallel for num_threads(threads) schedule(static)
+    NN_PARALLEL(threads, schedule(static))
     for (size_t r = 0; r < rows; r++) {
         loss[r] = cross_entropy_row(logits + r * ld, vocab, (size_t)targets[r],
                                     dlogits, scale, type);

@@ -6,11 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #if HAVE_DNNL
 #include <dnnl.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#elif HAVE_DNNL
+/* oneDNN has OpenMP threads even if this compiler has not. */
+extern void omp_set_num_threads(int) __attribute__((weak));
+extern int omp_get_max_threads(void) __attribute__((weak));
 #endif
 
 #include "lib/nn/matmul_private.h"
@@ -303,23 +307,26 @@ static fsdp_status_t product_create(matmul_t *matmul, const matmul_shape_t *s,
 /* One thread for oneDNN in all that is done here: we split the work. */
 static int one_thread(void)
 {
-#ifdef _OPENMP
-    int before = omp_get_max_threads();
+    int before;
 
+#ifndef _OPENMP
+    if (omp_set_num_threads == NULL || omp_get_max_threads == NULL) {
+        return 1;
+    }
+#endif
+    before = omp_get_max_threads();
     omp_set_num_threads(1);
     return before;
-#else
-    return 1;
-#endif
 }
 
 static void as_before(int threads)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
+#ifndef _OPENMP
+    if (omp_set_num_threads == NULL) {
+        return;
+    }
 #endif
+    omp_set_num_threads(threads);
 }
 
 static uint64_t shape_hash(const matmul_shape_t *s)
@@ -449,9 +456,10 @@ static fsdp_status_t entry_run(matmul_t *matmul, entry_t *entry,
     int failed = dnnl_success;
     int before = one_thread();
 
-#pragma omp parallel for num_threads(matmul->threads) schedule(static) \
-    reduction(max                                                      \
-              : failed) if (num > 1)
+    /* clang-format off */
+    NN_PARALLEL(matmul->threads,
+                schedule(static) reduction(max : failed) if (num > 1))
+    /* clang-format on */
     for (int64_t i = 0; i < num; i++) {
         operands_t x = part_operands(&entry->shape, split, (uint64_t)i, whole);
         const product_t *product =
@@ -522,7 +530,7 @@ static void run_plain(const matmul_t *matmul, const matmul_shape_t *shape,
 
     matmul_split(shape, &split);
     num = (int64_t)split.num;
-#pragma omp parallel for num_threads(matmul->threads) schedule(static)
+    NN_PARALLEL(matmul->threads, schedule(static))
     for (int64_t i = 0; i < num; i++) {
         matmul_shape_t part = part_shape(
             shape, &split, (i == num - 1) ? split.last : split.length);

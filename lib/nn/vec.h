@@ -14,13 +14,22 @@
 
 #include "fsdp.h"
 
-#if defined(__x86_64__) && !defined(FSDP_SANITIZED) && \
-    __has_attribute(target_clones)
+/* Clang's clones do not take what is inlined into them along. */
+#if defined(__x86_64__) && !defined(FSDP_SANITIZED) && !defined(__clang__)
 #define NN_CLONES   \
     __attribute__(( \
         target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define NN_CLONES
+#endif
+
+/* Before a loop: its turns are shared out among threads. */
+#ifdef _OPENMP
+#define NN_PRAGMA(_text) _Pragma(#_text)
+#define NN_PARALLEL(_threads, ...) \
+    NN_PRAGMA(omp parallel for num_threads(_threads) __VA_ARGS__)
+#else
+#define NN_PARALLEL(_threads, ...) (void)(_threads);
 #endif
 
 #define NN_INLINE static inline __attribute__((always_inline, unused))

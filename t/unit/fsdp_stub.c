@@ -67,6 +67,9 @@ fsdp_status_t fsdp_create(fsdp_job_t *job, const fsdp_config_t *config,
 
 void fsdp_destroy(fsdp_t *fsdp)
 {
+    if (fsdp == NULL) {
+        return;
+    }
     for (size_t u = 0; u < fsdp->num; u++) {
         for (size_t i = 0; i < fsdp->units[u]->num; i++) {
             fsdp_param_t *p = fsdp->units[u]->params[i];

@@ -64,6 +64,13 @@ static void list_params(run_t *r, const gpt2_config_t *c)
     }
 }
 
+static void stop(run_t *r)
+{
+    gpt2_destroy(r->model);
+    fsdp_destroy(r->fsdp);
+    fsdp_job_close(r->job);
+}
+
 static bool start(run_t *r, const setup_t *s)
 {
     fsdp_job_config_t job = FSDP_JOB_CONFIG_INIT;
@@ -81,17 +88,11 @@ static bool start(run_t *r, const setup_t *s)
                     !s->eval_only, s->threads, &r->model, &err) != FSDP_OK ||
         fsdp_seal(r->fsdp, &err) != FSDP_OK) {
         printf("# %s\n", err.text);
+        stop(r);
         return false;
     }
     list_params(r, &s->config);
     return true;
-}
-
-static void stop(run_t *r)
-{
-    gpt2_destroy(r->model);
-    fsdp_destroy(r->fsdp);
-    fsdp_job_close(r->job);
 }
 
 /* One micro-batch; its loss. */
