@@ -65,10 +65,11 @@ fsdp_status_t setup_job(train_t *train, fsdp_error_t *err)
 
     config.deadline = set->deadline;
     config.run_dir = set->save_dir;
-    FSDP_TRY(fsdp_job_open(&config, &train->job, err));
-    fsdp_job_get_info(train->job, &train->info);
+    /* Before the start: ranks that wait for one that died there say so. */
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
+    FSDP_TRY(fsdp_job_open(&config, &train->job, err));
+    fsdp_job_get_info(train->job, &train->info);
 
     /* Lines are for people who watch, and for what a killed job leaves. */
     setvbuf(stdout, NULL, _IOLBF, 0);
