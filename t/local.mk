@@ -215,3 +215,11 @@ EXTRA_DIST += \
 noinst_PROGRAMS += t/ckpt-golden
 t_ckpt_golden_SOURCES = t/ckpt-golden.c
 t_ckpt_golden_LDADD = libckptcore.la libutil.la $(CRYPTO_LIBS)
+
+# Preloaded by t2201.
+check_LTLIBRARIES += t/libfault.la
+t_libfault_la_SOURCES = t/fault.c
+t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
+t_libfault_la_LIBADD = -ldl
+t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+dist_check_SCRIPTS += t/t2201-faults.t
