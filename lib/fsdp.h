@@ -466,8 +466,9 @@ typedef struct {
 FSDP_API void fsdp_get_counters(const fsdp_t *fsdp,
                                 fsdp_counters_t *counters_p);
 
-/* What gather, reduce and replica bytes of one training step must be by the
- * formulas of doc/volume.md, with padding.  Local. */
+/* What gather, reduce and replica bytes of one training step of this rank must
+ * be by the formulas of doc/volume.md, with padding.  Before the first round
+ * units are taken to run once.  Local. */
 FSDP_API void fsdp_expected_volume(const fsdp_t *fsdp, uint64_t *gather_p,
                                    uint64_t *reduce_p, uint64_t *replica_p);
 

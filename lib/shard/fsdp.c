@@ -269,28 +269,19 @@ fsdp_status_t fsdp_unit_add(fsdp_t *fsdp, const char *name, unsigned flags,
 static fsdp_status_t check_name(const fsdp_t *fsdp, const char *name,
                                 fsdp_error_t *err)
 {
+    const fsdp_param_t *param;
+
     if (name == NULL || name[0] == '\0') {
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "a parameter needs a name");
     }
-    for (uint32_t u = 0; u < fsdp->num_units; u++) {
-        const fsdp_unit_t *unit = fsdp->units[u];
-
-        for (uint32_t i = 0; i < unit->num_params; i++) {
-            const fsdp_param_t *param = unit->params[i];
-            bool same = strcmp(param->name, name) == 0;
-
-            for (uint32_t a = 0; a < param->num_aliases && !same; a++) {
-                same = strcmp(param->aliases[a], name) == 0;
-            }
-            if (same) {
-                return fsdp_error_set(
-                    err, FSDP_ERR_INVALID_PARAM,
-                    "parameter '%s' is there already, in unit '%s': tie names "
-                    "of one parameter with fsdp_param_tie()",
-                    name, unit->name);
-            }
-        }
+    param = fsdp_param_find(fsdp, name);
+    if (param != NULL) {
+        return fsdp_error_set(
+            err, FSDP_ERR_INVALID_PARAM,
+            "parameter '%s' is there already, in unit '%s': tie names of one "
+            "parameter with fsdp_param_tie()",
+            name, param->unit->name);
     }
 
     return FSDP_OK;
