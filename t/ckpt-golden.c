@@ -24,6 +24,7 @@
 #include "lib/util/check.h"
 #include "lib/util/digest.h"
 
+/* clang-format off */
 static const fsdp_ckpt_desc_t tensors[] = {
 #define DIMS(...) ((const uint64_t[]){__VA_ARGS__})
 #define UNIT(_kind)                                                           \
@@ -68,6 +69,7 @@ static const fsdp_ckpt_desc_t tensors[] = {
      FSDP_DTYPE_F32, 1, DIMS(3), NULL},
     {"tensors", FSDP_DTYPE_F32, 1, DIMS(3), NULL},
 };
+/* clang-format on */
 
 #define NUM (uint32_t)(sizeof(tensors) / sizeof(*tensors))
 

@@ -15,40 +15,43 @@ static char dir[] = "hdf5-test-XXXXXX";
 
 /* Every type, shapes of 0 to 4 dimensions, empty ones, awkward names. */
 static const spec_t specs[] = {
-    {"model/f32",             FSDP_DTYPE_F32,        2, {33, 17},     "unit 1"},
-    {"model/bf16",            FSDP_DTYPE_BF16,       3, {5, 7, 9},    "unit 1"},
-    {"model/f16",             FSDP_DTYPE_F16,        1, {1000},       "unit 1"},
-    {"model/f64",             FSDP_DTYPE_F64,        4, {2, 3, 5, 7}, "unit 2"},
-    {"model/i8",              FSDP_DTYPE_I8,         2, {16, 8},      NULL    },
-    {"model/i16",             FSDP_DTYPE_I16,        2, {16, 9},      NULL    },
-    {"model/i32",             FSDP_DTYPE_I32,        2, {16, 9},      NULL    },
-    {"model/i64",             FSDP_DTYPE_I64,        1, {77},         NULL    },
-    {"model/u8",              FSDP_DTYPE_U8,         1, {77},         NULL    },
-    {"model/u16",             FSDP_DTYPE_U16,        1, {77},         NULL    },
-    {"model/u32",             FSDP_DTYPE_U32,        1, {77},         NULL    },
-    {"model/u64",             FSDP_DTYPE_U64,        1, {77},         NULL    },
-    {"model/bool",            FSDP_DTYPE_BOOL,       2, {7, 11},      NULL    },
-    {"model/c64",             FSDP_DTYPE_C64,        2, {7, 11},      NULL    },
-    {"model/c128",            FSDP_DTYPE_C128,       2, {7, 11},      NULL    },
-    {"model/f8_e4m3",         FSDP_DTYPE_F8_E4M3,    2, {7, 11},      NULL    },
-    {"model/f8_e5m2",         FSDP_DTYPE_F8_E5M2,    1, {77},         NULL    },
-    {"model/f8_e8m0",         FSDP_DTYPE_F8_E8M0,    1, {77},         NULL    },
-    {"model/f8_e4m3fnuz",     FSDP_DTYPE_F8_E4M3FNUZ, 1, {77},        NULL    },
-    {"model/f8_e5m2fnuz",     FSDP_DTYPE_F8_E5M2FNUZ, 1, {77},        NULL    },
-    {"model/f6_e2m3",         FSDP_DTYPE_F6_E2M3,    2, {8, 12},      NULL    },
-    {"model/f6_e3m2",         FSDP_DTYPE_F6_E3M2,    1, {64},         NULL    },
-    {"model/f4",              FSDP_DTYPE_F4,         2, {8, 10},      NULL    },
-    {"model/scalar",          FSDP_DTYPE_F32,        0, {0},          "unit 2"},
-    {"model/scalar.i64",      FSDP_DTYPE_I64,        0, {0},          NULL    },
-    {"model/empty",           FSDP_DTYPE_F32,        2, {0, 4},       "unit 2"},
-    {"model/one",             FSDP_DTYPE_BF16,       1, {1},          NULL    },
-    {"optim/exp_avg/big",     FSDP_DTYPE_F32,        2, {700, 1024},  "unit 3"},
-    {"optim/exp_avg/a b",     FSDP_DTYPE_F32,        1, {300},        NULL    },
-    {"optim//../x",           FSDP_DTYPE_F32,        1, {300},        NULL    },
-    {"both",                  FSDP_DTYPE_F32,        1, {300},        NULL    },
-    {"both/inner",            FSDP_DTYPE_F32,        1, {300},        NULL    },
-    {"tensors",               FSDP_DTYPE_F32,        1, {300},        NULL    },
-    {"gr\xc3\xb6\xc3\x9f" "e", FSDP_DTYPE_F32,       1, {300},        NULL    },
+    {"model/f32",         FSDP_DTYPE_F32,         2, {33, 17},     "unit 1"},
+    {"model/bf16",        FSDP_DTYPE_BF16,        3, {5, 7, 9},    "unit 1"},
+    {"model/f16",         FSDP_DTYPE_F16,         1, {1000},       "unit 1"},
+    {"model/f64",         FSDP_DTYPE_F64,         4, {2, 3, 5, 7}, "unit 2"},
+    {"model/i8",          FSDP_DTYPE_I8,          2, {16, 8},      NULL    },
+    {"model/i16",         FSDP_DTYPE_I16,         2, {16, 9},      NULL    },
+    {"model/i32",         FSDP_DTYPE_I32,         2, {16, 9},      NULL    },
+    {"model/i64",         FSDP_DTYPE_I64,         1, {77},         NULL    },
+    {"model/u8",          FSDP_DTYPE_U8,          1, {77},         NULL    },
+    {"model/u16",         FSDP_DTYPE_U16,         1, {77},         NULL    },
+    {"model/u32",         FSDP_DTYPE_U32,         1, {77},         NULL    },
+    {"model/u64",         FSDP_DTYPE_U64,         1, {77},         NULL    },
+    {"model/bool",        FSDP_DTYPE_BOOL,        2, {7, 11},      NULL    },
+    {"model/c64",         FSDP_DTYPE_C64,         2, {7, 11},      NULL    },
+    {"model/c128",        FSDP_DTYPE_C128,        2, {7, 11},      NULL    },
+    {"model/f8_e4m3",     FSDP_DTYPE_F8_E4M3,     2, {7, 11},      NULL    },
+    {"model/f8_e5m2",     FSDP_DTYPE_F8_E5M2,     1, {77},         NULL    },
+    {"model/f8_e8m0",     FSDP_DTYPE_F8_E8M0,     1, {77},         NULL    },
+    {"model/f8_e4m3fnuz", FSDP_DTYPE_F8_E4M3FNUZ, 1, {77},         NULL    },
+    {"model/f8_e5m2fnuz", FSDP_DTYPE_F8_E5M2FNUZ, 1, {77},         NULL    },
+    {"model/f6_e2m3",     FSDP_DTYPE_F6_E2M3,     2, {8, 12},      NULL    },
+    {"model/f6_e3m2",     FSDP_DTYPE_F6_E3M2,     1, {64},         NULL    },
+    {"model/f4",          FSDP_DTYPE_F4,          2, {8, 10},      NULL    },
+    {"model/scalar",      FSDP_DTYPE_F32,         0, {0},          "unit 2"},
+    {"model/scalar.i64",  FSDP_DTYPE_I64,         0, {0},          NULL    },
+    {"model/empty",       FSDP_DTYPE_F32,         2, {0, 4},       "unit 2"},
+    {"model/one",         FSDP_DTYPE_BF16,        1, {1},          NULL    },
+    {"optim/exp_avg/big", FSDP_DTYPE_F32,         2, {700, 1024},  "unit 3"},
+    {"optim/exp_avg/a b", FSDP_DTYPE_F32,         1, {300},        NULL    },
+    {"optim//../x",       FSDP_DTYPE_F32,         1, {300},        NULL    },
+    {"both",              FSDP_DTYPE_F32,         1, {300},        NULL    },
+    {"both/inner",        FSDP_DTYPE_F32,         1, {300},        NULL    },
+    {"tensors",           FSDP_DTYPE_F32,         1, {300},        NULL    },
+    {"gr\xc3\xb6\xc3\x9f"
+     "e",            FSDP_DTYPE_F32,
+     1,                                              {300},
+     NULL                                                                  },
 };
 
 #define NUM (unsigned)(sizeof(specs) / sizeof(*specs))
@@ -177,9 +180,9 @@ static void test_pieces_in_hdf5(const char *path)
         dtype_bytes((fsdp_dtype_t)tensor->dtype, p->first, &at);
         name = io_path("/rank-%05u/%s", p->rank, tensor->name);
         set = H5Dopen2(files[p->file], name, H5P_DEFAULT);
-        places += H5Dget_offset(set) == p->offset &&
-                  (catalog_piece_bytes(&cat, p) < 65536 ||
-                   p->offset % 4096 == 0);
+        places +=
+            H5Dget_offset(set) == p->offset &&
+            (catalog_piece_bytes(&cat, p) < 65536 || p->offset % 4096 == 0);
         H5Dclose(set);
         equal += same_in_hdf5(files[p->file], name, data + at,
                               catalog_piece_bytes(&cat, p));
@@ -320,18 +323,18 @@ static void test_damage(const char *good)
         bool flip, gone;
         fsdp_status_t status;
     } cases[] = {
-        {"manifest.json",  0,    false, true,  FSDP_ERR_NOT_FOUND},
-        {"manifest.json",  5,    true,  false, FSDP_ERR_CORRUPT  },
-        {"manifest.json",  200,  true,  false, FSDP_ERR_CORRUPT  },
-        {"manifest.json",  -1,   false, false, FSDP_ERR_CORRUPT  },
-        {"manifest.json",  -300, false, false, FSDP_ERR_CORRUPT  },
-        {"index.h5",       0,    false, true,  FSDP_ERR_CORRUPT  },
-        {"index.h5",       0,    true,  false, FSDP_ERR_CORRUPT  },
-        {"index.h5",       9000, true,  false, FSDP_ERR_CORRUPT  },
-        {"index.h5",       -1,   false, false, FSDP_ERR_CORRUPT  },
-        {"index.h5",       -9000, false, false, FSDP_ERR_CORRUPT  },
-        {"shard-00001.h5", 0,    false, true,  FSDP_ERR_CORRUPT  },
-        {"shard-00001.h5", -1,   false, false, FSDP_ERR_CORRUPT  },
+        {"manifest.json",  0,        false, true,  FSDP_ERR_NOT_FOUND},
+        {"manifest.json",  5,        true,  false, FSDP_ERR_CORRUPT  },
+        {"manifest.json",  200,      true,  false, FSDP_ERR_CORRUPT  },
+        {"manifest.json",  -1,       false, false, FSDP_ERR_CORRUPT  },
+        {"manifest.json",  -300,     false, false, FSDP_ERR_CORRUPT  },
+        {"index.h5",       0,        false, true,  FSDP_ERR_CORRUPT  },
+        {"index.h5",       0,        true,  false, FSDP_ERR_CORRUPT  },
+        {"index.h5",       9000,     true,  false, FSDP_ERR_CORRUPT  },
+        {"index.h5",       -1,       false, false, FSDP_ERR_CORRUPT  },
+        {"index.h5",       -9000,    false, false, FSDP_ERR_CORRUPT  },
+        {"shard-00001.h5", 0,        false, true,  FSDP_ERR_CORRUPT  },
+        {"shard-00001.h5", -1,       false, false, FSDP_ERR_CORRUPT  },
         {"shard-00000.h5", -1000000, false, false, FSDP_ERR_CORRUPT  },
     };
 
@@ -438,13 +441,13 @@ static void test_versions(const char *good)
         const char *from, *to;
         fsdp_status_t status;
     } cases[] = {
-        {"\"version\": 1",    "\"version\": 7",    FSDP_OK             },
-        {"\"min_reader\": 1", "\"min_reader\": 2", FSDP_ERR_UNSUPPORTED},
-        {"fsdp-checkpoint",   "fsdp-checkpaint",   FSDP_ERR_CORRUPT    },
-        {"\"world\": 2",      "\"world\": 3",      FSDP_ERR_CORRUPT    },
-        {"\"strategy\"",      "\"strategic\"",     FSDP_ERR_CORRUPT    },
+        {"\"version\": 1",               "\"version\": 7",               FSDP_OK             },
+        {"\"min_reader\": 1",            "\"min_reader\": 2",            FSDP_ERR_UNSUPPORTED},
+        {"fsdp-checkpoint",              "fsdp-checkpaint",              FSDP_ERR_CORRUPT    },
+        {"\"world\": 2",                 "\"world\": 3",                 FSDP_ERR_CORRUPT    },
+        {"\"strategy\"",                 "\"strategic\"",                FSDP_ERR_CORRUPT    },
         {"\"name\": \"shard-00001.h5\"", "\"name\": \"../shard-1.h5\" ",
-         FSDP_ERR_CORRUPT                                              },
+         FSDP_ERR_CORRUPT                                                                    },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -550,8 +553,8 @@ static void test_many(void)
     name = io_path("%s/shard-00000.h5", path);
     for (unsigned i = 0; i < MANY; i++) {
         many[i] = (spec_t){.dtype = FSDP_DTYPE_F32, .ndim = 1, .dims = {64}};
-        many[i].name = io_path("model/h.%u.%0*u", i % 100,
-                               (i % 1000 == 0) ? 4080 : 5, i);
+        many[i].name =
+            io_path("model/h.%u.%0*u", i % 100, (i % 1000 == 0) ? 4080 : 5, i);
     }
     spec_catalog(many, MANY, 2, 1, &cat, &err);
     cat.mesh = (fsdp_mesh_t){FSDP_STRATEGY_FULL, 2, 2, 1};

@@ -12,32 +12,32 @@ static const struct {
     const char *path;
     const char *beside_tables; /* NULL: the same */
 } names[] = {
-    {"model/h.0.ln_1.weight",  "model/h.0.ln_1.weight",    NULL            },
-    {"plain",                  "plain",                    NULL            },
-    {"with space/and [*] 'x'", "with space/and [*] 'x'",   NULL            },
+    {"model/h.0.ln_1.weight",           "model/h.0.ln_1.weight",          NULL           },
+    {"plain",                           "plain",                          NULL           },
+    {"with space/and [*] 'x'",          "with space/and [*] 'x'",         NULL           },
     {"gr\xc3\xb6\xc3\x9f"
      "e/\xe9\x87\x8d\xe3\x81\xbf", "gr\xc3\xb6\xc3\x9f"
-                                  "e/\xe9\x87\x8d\xe3\x81\xbf", NULL},
-    {".",                      "%2E",                      NULL            },
-    {"a/./b",                  "a/%2E/b",                  NULL            },
-    {"../up",                  "%2E%2E/up",                NULL            },
-    {"dots/...",               "dots/...",                 NULL            },
-    {"/front",                 "%/front",                  NULL            },
-    {"back/",                  "back/%",                   NULL            },
-    {"twice//x",               "twice/%/x",                NULL            },
-    {"100%",                   "100%25",                   NULL            },
-    {"%/front",                "%25/front",                NULL            },
-    {"%2E",                    "%252E",                    NULL            },
-    {"line\nend\x7f",          "line%0Aend%7F",            NULL            },
-    {"both",                   "both",                     NULL            },
-    {"both/inner",             "both%2Finner",             NULL            },
-    {"both/inner/deep",        "both%2Finner%2Fdeep",      NULL            },
-    {"both/other/deep",        "both%2Fother/deep",        NULL            },
-    {"bother/deep",            "bother/deep",              NULL            },
-    {"tensors",                "tensors",                  "%74ensors"     },
-    {"tensors/x",              "tensors%2Fx",              "%74ensors%2Fx" },
-    {"dims/x",                 "dims/x",                   "%64ims/x"      },
-    {"model/tensors",          "model/tensors",            NULL            },
+     "e/\xe9\x87\x8d\xe3\x81\xbf", NULL           },
+    {".",                               "%2E",                            NULL           },
+    {"a/./b",                           "a/%2E/b",                        NULL           },
+    {"../up",                           "%2E%2E/up",                      NULL           },
+    {"dots/...",                        "dots/...",                       NULL           },
+    {"/front",                          "%/front",                        NULL           },
+    {"back/",                           "back/%",                         NULL           },
+    {"twice//x",                        "twice/%/x",                      NULL           },
+    {"100%",                            "100%25",                         NULL           },
+    {"%/front",                         "%25/front",                      NULL           },
+    {"%2E",                             "%252E",                          NULL           },
+    {"line\nend\x7f",                   "line%0Aend%7F",                  NULL           },
+    {"both",                            "both",                           NULL           },
+    {"both/inner",                      "both%2Finner",                   NULL           },
+    {"both/inner/deep",                 "both%2Finner%2Fdeep",            NULL           },
+    {"both/other/deep",                 "both%2Fother/deep",              NULL           },
+    {"bother/deep",                     "bother/deep",                    NULL           },
+    {"tensors",                         "tensors",                        "%74ensors"    },
+    {"tensors/x",                       "tensors%2Fx",                    "%74ensors%2Fx"},
+    {"dims/x",                          "dims/x",                         "%64ims/x"     },
+    {"model/tensors",                   "model/tensors",                  NULL           },
 };
 
 #define NUM (sizeof(names) / sizeof(*names))
@@ -48,7 +48,8 @@ static void test_paths(const catalog_t *cat)
         const char *beside = names[i].beside_tables;
         char *path = NULL, *back;
 
-        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_FILE, &path, NULL) == FSDP_OK &&
+        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_FILE, &path, NULL) ==
+                   FSDP_OK &&
                strcmp(path, names[i].path) == 0,
            "name %zu lies at its path", i);
         back = hdf5_path_name(path);
@@ -57,7 +58,8 @@ static void test_paths(const catalog_t *cat)
         free(path);
 
         beside = (beside != NULL) ? beside : names[i].path;
-        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_INDEX, &path, NULL) == FSDP_OK &&
+        ok(hdf5_path_make(cat, names[i].name, HDF5_IN_INDEX, &path, NULL) ==
+                   FSDP_OK &&
                strcmp(path, beside) == 0,
            "beside the tables too");
         back = hdf5_path_name(path);
@@ -84,9 +86,13 @@ static void test_aliases(const catalog_t *cat)
 
 static void test_refused(const catalog_t *cat)
 {
-    static const char *const bad[] = {
-        "",          "\x80",         "cut\xc3",         "\xc0\x80 long zero",
-        "\xed\xa0\x80 surrogate", "\xf4\x90\x80\x80 too high", "\xff"};
+    static const char *const bad[] = {"",
+                                      "\x80",
+                                      "cut\xc3",
+                                      "\xc0\x80 long zero",
+                                      "\xed\xa0\x80 surrogate",
+                                      "\xf4\x90\x80\x80 too high",
+                                      "\xff"};
     fsdp_error_t err;
     char *huge = malloc(HDF5_NAME_MAX + 2), *path;
 
@@ -98,7 +104,8 @@ static void test_refused(const catalog_t *cat)
 
     memset(huge, 'x', HDF5_NAME_MAX + 1);
     huge[HDF5_NAME_MAX + 1] = '\0';
-    ok(hdf5_path_make(cat, huge, HDF5_IN_FILE, &path, &err) == FSDP_ERR_UNSUPPORTED &&
+    ok(hdf5_path_make(cat, huge, HDF5_IN_FILE, &path, &err) ==
+               FSDP_ERR_UNSUPPORTED &&
            strstr(err.text, "65535") != NULL,
        "a name that is too long is refused: %.40s...", err.text);
     huge[HDF5_NAME_MAX] = '\0';

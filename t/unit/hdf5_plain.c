@@ -24,7 +24,7 @@ static const spec_t specs[] = {
     {"tensors",         FSDP_DTYPE_I32,     1, {300},     NULL    },
 };
 
-#define NUM (unsigned)(sizeof(specs) / sizeof(*specs))
+#define NUM  (unsigned)(sizeof(specs) / sizeof(*specs))
 #define META "{\"config\":{\"lr\":0.0003}}"
 
 static fsdp_status_t open_at(const char *path, catalog_t *cat,
@@ -157,8 +157,8 @@ static void make_foreign(const char *path, foreign_t what)
     }
 
     set = make_set(file, "deep/in/x", type, dcpl);
-    if (what != FOREIGN_UNWRITTEN && what != FOREIGN_VIRTUAL && what != FOREIGN_EXTERNAL_DATA &&
-        what != FOREIGN_TEXT) {
+    if (what != FOREIGN_UNWRITTEN && what != FOREIGN_VIRTUAL &&
+        what != FOREIGN_EXTERNAL_DATA && what != FOREIGN_TEXT) {
         H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, data);
     }
     put_text(set, "name", "not ours to read");
@@ -198,13 +198,16 @@ static void test_foreign(void)
         {"contiguous",    FOREIGN_GOOD,          FSDP_OK,              "",           0},
         {"chunked",       FOREIGN_CHUNKED,       FSDP_ERR_UNSUPPORTED, "h5repack",   0},
         {"compact",       FOREIGN_COMPACT,       FSDP_ERR_UNSUPPORTED, "h5repack",   0},
-        {"big-endian",    FOREIGN_BIG_ENDIAN,    FSDP_ERR_UNSUPPORTED, "/deep/in/x", 0},
-        {"text",          FOREIGN_TEXT, FSDP_ERR_UNSUPPORTED, "/deep/in/x", 0},
+        {"big-endian",    FOREIGN_BIG_ENDIAN,    FSDP_ERR_UNSUPPORTED, "/deep/in/x",
+         0                                                                            },
+        {"text",          FOREIGN_TEXT,          FSDP_ERR_UNSUPPORTED, "/deep/in/x", 0},
         {"never written", FOREIGN_UNWRITTEN,     FSDP_ERR_CORRUPT,     "never",      0},
         {"soft links",    FOREIGN_SOFT,          FSDP_OK,              "",           2},
         {"dangling link", FOREIGN_DANGLING,      FSDP_ERR_UNSUPPORTED, "/tied",      0},
-        {"external link", FOREIGN_EXTERNAL_LINK, FSDP_ERR_UNSUPPORTED, "/far",       0},
-        {"external data", FOREIGN_EXTERNAL_DATA, FSDP_ERR_UNSUPPORTED, "other files", 0},
+        {"external link", FOREIGN_EXTERNAL_LINK, FSDP_ERR_UNSUPPORTED, "/far",
+         0                                                                            },
+        {"external data", FOREIGN_EXTERNAL_DATA, FSDP_ERR_UNSUPPORTED,
+         "other files",                                                              0},
         {"cycles",        FOREIGN_CYCLE,         FSDP_OK,              "",           0},
         {"hard links",    FOREIGN_HARD,          FSDP_OK,              "",           1},
         {"virtual",       FOREIGN_VIRTUAL,       FSDP_ERR_UNSUPPORTED, "directory",  0},
