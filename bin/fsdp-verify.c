@@ -25,8 +25,6 @@ static const char doc[] =
     "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
     "usage, 65 if there is no checkpoint, 74 if it cannot be read.";
 
-static const struct argp_option options[] = {{0}};
-
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     settings_t *set = state->input;
@@ -140,7 +138,7 @@ static int verify(settings_t *set)
 int main(int argc, char **argv)
 {
     const struct argp argp = {
-        options, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
+        NULL, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
     };
     settings_t set = {0};
 

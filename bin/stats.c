@@ -2,28 +2,109 @@
 
 #include "bin/stats.h"
 
+#include <float.h>
 #include <math.h>
+#include <stdbool.h>
 
 #include "lib/util/check.h"
+#include "lib/util/simd.h"
 
 #define BLOCK 1024 /* elements: whole bytes of any type */
+#define LANES 8
+
+/* What a block of numbers comes to.  Sums run in LANES so that one addition
+ * need not wait for the one before. */
+typedef struct {
+    double sum[LANES], squares[LANES], min[LANES], max[LANES];
+    uint64_t finite[LANES];
+} lanes_t;
+
+SIMD_BODY bool is_finite(double value)
+{
+    return fabs(value) <= DBL_MAX;
+}
+
+SIMD_BODY void add_value(lanes_t *lanes, unsigned l, double value)
+{
+    bool finite = is_finite(value);
+    double low = finite ? value : INFINITY, high = finite ? value : -INFINITY;
+
+    lanes->sum[l] += finite ? value : 0;
+    lanes->finite[l] += finite;
+    lanes->min[l] = (low < lanes->min[l]) ? low : lanes->min[l];
+    lanes->max[l] = (high > lanes->max[l]) ? high : lanes->max[l];
+}
+
+SIMD_BODY void add_values_body(lanes_t *lanes, const double *values,
+                               uint64_t count)
+{
+    uint64_t i;
+
+    for (i = 0; i + LANES <= count; i += LANES) {
+        for (unsigned l = 0; l < LANES; l++) {
+            add_value(lanes, l, values[i + l]);
+        }
+    }
+    for (; i < count; i++) {
+        add_value(lanes, 0, values[i]);
+    }
+}
+
+SIMD_BODY void add_square(lanes_t *lanes, unsigned l, double value, double mean)
+{
+    double delta = is_finite(value) ? value - mean : 0;
+
+    lanes->squares[l] += delta * delta;
+}
+
+SIMD_BODY void add_squares_body(lanes_t *lanes, const double *values,
+                                uint64_t count, double mean)
+{
+    uint64_t i;
+
+    for (i = 0; i + LANES <= count; i += LANES) {
+        for (unsigned l = 0; l < LANES; l++) {
+            add_square(lanes, l, values[i + l], mean);
+        }
+    }
+    for (; i < count; i++) {
+        add_square(lanes, 0, values[i], mean);
+    }
+}
+
+SIMD_FUNCTION(static, add_values,
+              (lanes_t * lanes, const double *values, uint64_t count),
+              (lanes, values, count))
+SIMD_FUNCTION(static, add_squares,
+              (lanes_t * lanes, const double *values, uint64_t count,
+               double mean),
+              (lanes, values, count, mean))
+
+static void count_others(stats_t *stats, const double *values, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        stats->nans += isnan(values[i]) != 0;
+        stats->infs += isinf(values[i]) != 0;
+    }
+}
 
 void stats_add(stats_t *stats, const double *values, uint64_t count)
 {
-    double sum = 0, squares = 0, mean, delta, n, old, variance;
+    double sum = 0, squares = 0, mean, delta, n, old;
+    lanes_t lanes = {{0}};
     uint64_t finite = 0;
 
-    for (uint64_t i = 0; i < count; i++) {
-        if (isfinite(values[i])) {
-            sum += values[i];
-            finite++;
-            stats->min = fmin(stats->min, values[i]);
-            stats->max = fmax(stats->max, values[i]);
-        } else if (isnan(values[i])) {
-            stats->nans++;
-        } else {
-            stats->infs++;
-        }
+    for (unsigned l = 0; l < LANES; l++) {
+        lanes.min[l] = INFINITY;
+        lanes.max[l] = -INFINITY;
+    }
+    add_values(&lanes, values, count);
+    for (unsigned l = 0; l < LANES; l++) {
+        sum += lanes.sum[l];
+        finite += lanes.finite[l];
+    }
+    if (finite < count) {
+        count_others(stats, values, count);
     }
     if (finite == 0) {
         return;
@@ -32,10 +113,11 @@ void stats_add(stats_t *stats, const double *values, uint64_t count)
     /* Deviations from the block's own mean, then joined with what came before:
      * exact enough where mean² is much larger than the variance. */
     mean = sum / (double)finite;
-    for (uint64_t i = 0; i < count; i++) {
-        if (isfinite(values[i])) {
-            squares += (values[i] - mean) * (values[i] - mean);
-        }
+    add_squares(&lanes, values, count, mean);
+    for (unsigned l = 0; l < LANES; l++) {
+        squares += lanes.squares[l];
+        stats->min = fmin(stats->min, lanes.min[l]);
+        stats->max = fmax(stats->max, lanes.max[l]);
     }
     if (stats->finite > 0) {
         old = (double)stats->finite;
@@ -46,9 +128,8 @@ void stats_add(stats_t *stats, const double *values, uint64_t count)
         mean = stats->mean + delta * (double)finite / n;
     }
     stats->finite += finite;
-    variance = squares / (double)stats->finite;
     stats->mean = mean;
-    stats->std = sqrt(variance);
+    stats->std = sqrt(squares / (double)stats->finite);
 }
 
 fsdp_status_t stats_compute(fsdp_ckpt_t *ckpt, uint64_t tensor,
