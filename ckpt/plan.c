@@ -93,25 +93,46 @@ static int by_source(const void *a, const void *b, void *arg)
     return (order != 0) ? order : compare_u64(left->bytes, right->bytes);
 }
 
-static int by_target(const void *a, const void *b, void *arg)
-{
-    const plan_copy_t *left = a, *right = b;
-    const plan_t *plan = arg;
-    const catalog_piece_t *pieces = plan->dst->pieces;
-    int order = compare_u64(pieces[left->dst_piece].file,
-                            pieces[right->dst_piece].file);
+/* The copies of one target piece: they follow each other in the plan. */
+typedef struct {
+    uint64_t offset; /* of the piece */
+    uint64_t first;  /* copy */
+    uint32_t num;
+    uint32_t file;
+} group_t;
 
-    return (order != 0) ? order
-                        : compare_u64(plan_dst_offset(plan, left),
-                                      plan_dst_offset(plan, right));
+static int by_place(const void *a, const void *b)
+{
+    const group_t *left = a, *right = b;
+
+    return (left->file != right->file)
+               ? compare_u64(left->file, right->file)
+               : compare_u64(left->offset, right->offset);
 }
 
-static void sort_copies(plan_t *plan,
-                        int (*compare)(const void *, const void *, void *))
+static uint64_t make_groups(const plan_t *plan, group_t *groups)
+{
+    uint64_t num = 0;
+
+    for (uint64_t i = 0; i < plan->num; i++) {
+        const plan_copy_t *copy = &plan->copies[i];
+        const catalog_piece_t *piece = &plan->dst->pieces[copy->dst_piece];
+
+        if (i > 0 && copy[-1].dst_piece == copy->dst_piece) {
+            groups[num - 1].num++;
+        } else {
+            groups[num++] = (group_t){piece->offset, i, 1, piece->file};
+        }
+    }
+
+    return num;
+}
+
+static void sort_by_source(plan_t *plan)
 {
     for (uint64_t i = 1; i < plan->num; i++) {
-        if (compare(&plan->copies[i - 1], &plan->copies[i], plan) > 0) {
-            qsort_r(plan->copies, plan->num, sizeof(*plan->copies), compare,
+        if (by_source(&plan->copies[i - 1], &plan->copies[i], plan) > 0) {
+            qsort_r(plan->copies, plan->num, sizeof(*plan->copies), by_source,
                     plan);
             return;
         }
@@ -168,10 +189,32 @@ static void count_runs(plan_t *plan)
     }
 }
 
-void plan_place(plan_t *plan)
+fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
 {
-    sort_copies(plan, by_target);
+    plan_copy_t *copies = malloc((plan->num + 1) * sizeof(*copies));
+    group_t *groups = malloc((plan->num + 1) * sizeof(*groups));
+    uint64_t num, next = 0;
+
+    if (copies == NULL || groups == NULL) {
+        free(copies);
+        free(groups);
+        return no_memory(err);
+    }
+
+    num = make_groups(plan, groups);
+    qsort(groups, num, sizeof(*groups), by_place);
+    for (uint64_t i = 0; i < num; i++) {
+        memcpy(copies + next, plan->copies + groups[i].first,
+               groups[i].num * sizeof(*copies));
+        next += groups[i].num;
+    }
+    free(groups);
+    free(plan->copies);
+    plan->copies = copies;
+    plan->max = plan->num + 1;
+
     count_runs(plan);
+    return FSDP_OK;
 }
 
 /* --- Target pieces from source pieces ---------------------------------------------- */
@@ -419,7 +462,7 @@ fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
                       err_free);
     }
 
-    sort_copies(&wanted, by_source);
+    sort_by_source(&wanted);
     FSDP_TRY_GOTO(complete_blocks(plan, &wanted, err), err_free);
     count_runs(plan);
     plan_free(&wanted);
@@ -447,7 +490,7 @@ fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err)
         }
     }
 
-    sort_copies(plan, by_source);
+    sort_by_source(plan);
     count_runs(plan);
     return FSDP_OK;
 err_free:
@@ -478,7 +521,7 @@ fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
         FSDP_TRY_GOTO(add_copy(plan, &copy, err), err_free);
     }
 
-    plan_place(plan);
+    FSDP_TRY_GOTO(plan_place(plan, err), err_free);
     return FSDP_OK;
 err_free:
     plan_free(plan);

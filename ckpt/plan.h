@@ -71,7 +71,7 @@ fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
 
 /* Put the copies in the order of the target files, once their offsets are
  * known, and count the runs again. */
-void plan_place(plan_t *plan);
+fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err);
 
 /* Where a copy's bytes lie in the file of its source or target piece. */
 uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy);

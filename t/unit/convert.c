@@ -118,7 +118,7 @@ static void make_source(void)
     config.alias_owners = owners;
     config.num_aliases = 1;
     config.meta_json = "{\"user\":{\"config\":{\"model_type\":\"gpt2\","
-                       "\"n_embd\":3},\"lr\":0.25}}";
+                       "\"n_embd\":3,\"eps\":1e-5},\"lr\":0.25}}";
     config.digest_model[0] = 11;
     config.digest_optim[1] = 12;
     ok(fsdp_ckpt_save(&config, NULL, &err) == FSDP_OK, "a source %s", err.text);
@@ -279,7 +279,16 @@ static void test_formats(void)
            result.tensors == 5 && has("out.safetensors", "wte.weight") &&
            !has("out.safetensors", "lm_head.weight"),
        "safetensors have the model only %s", err.text);
-    ok(is_there("config.json"), "and config.json beside it");
+    {
+        char *path = io_path("%s/config.json", dir), *text = NULL;
+        size_t size;
+
+        ok(io_read_file(path, 4096, &text, &size, &err) == FSDP_OK &&
+               strstr(text, "\"eps\": 1e-5") != NULL,
+           "and config.json beside it");
+        free(text);
+        free(path);
+    }
     ok(look("out.safetensors", &cat) == FSDP_OK &&
            strstr(cat.meta, "\"n_embd\":3") != NULL,
        "which is read with it");
@@ -459,7 +468,7 @@ static void test_refusals(void)
        "%s", err.text);
     ok(convert("step-00000007", "no/such/place",
                (fsdp_ckpt_convert_config_t){.format = 0}, &result,
-               &err) == FSDP_ERR_NOT_FOUND,
+               &err) == FSDP_ERR_IO,
        "%s", err.text);
     ok(convert("gone", "x", (fsdp_ckpt_convert_config_t){.format = 0}, &result,
                &err) == FSDP_ERR_NOT_FOUND,

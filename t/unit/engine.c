@@ -246,7 +246,9 @@ static fsdp_status_t reshard(ckpt_t *from, ckpt_t *to, const char *name,
         status = plan_convert(&plan, &from->cat, &to->cat, map, err);
     }
     if (status == FSDP_OK) {
-        plan_place(&plan);
+        status = plan_place(&plan, err);
+    }
+    if (status == FSDP_OK) {
         job.plan = &plan;
         status = engine_run(&job, result, err);
     }
