@@ -165,8 +165,10 @@ fsdp_status_t setup_load(train_t *train, fsdp_error_t *err)
         cli_message("%s: widened %" PRIu64 " tensors to fp32", train->source,
                     result.widened);
     }
-    report_line(train, "loaded %s in %.2f s", train->source,
-                setup_now() - start);
+    if (train->set->mode != MODE_SAMPLE) {
+        report_line(train, "loaded %s in %.2f s", train->source,
+                    setup_now() - start);
+    }
 
     return FSDP_OK;
 }
