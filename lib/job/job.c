@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "lib/job/heartbeat.h"
@@ -40,6 +41,7 @@ struct fsdp_job {
     char host[PEERS_HOST_MAX]; /* of this rank, as the launcher calls it */
     char *run_dir;             /* NULL: none */
     _Atomic bool started;      /* all ranks have arrived; peers are known */
+    double looked; /* when job_check_wait() looked for peers; 0: never */
 };
 
 /* --- Agreement -------------------------------------------------------------------- */
@@ -164,6 +166,37 @@ static fsdp_status_t explain(void *arg, const comm_stall_t *stall,
     }
     peers_free(&early);
     return status;
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+fsdp_status_t job_check_wait(fsdp_job_t *job, const char *what, double seconds,
+                             fsdp_error_t *err)
+{
+    comm_stall_t stall = {
+        .reason = COMM_STALL_ALARM, .what = what, .seconds = seconds};
+    fsdp_error_t error = {0};
+
+    FSDP_TRY(comm_broken(job->comm, err));
+    if (!is_alarmed(NULL)) {
+        return FSDP_OK;
+    }
+    if (job->looked == 0.0) {
+        job->looked = now();
+        look(job);
+    }
+    if (now() - job->looked < COMM_LOOK_SECONDS) {
+        return FSDP_OK;
+    }
+
+    (void)explain(job, &stall, &error);
+    return comm_break(job->comm, &error, err);
 }
 
 /* First of all, so that a rank that does not come is known by its absence. */

@@ -165,7 +165,9 @@ void fsdp_destroy(fsdp_t *fsdp)
         return;
     }
 
-    save_free(fsdp);
+    if (!save_free(fsdp)) {
+        return;
+    }
     /* Nothing may be under way in the memory that goes now. */
     (void)comm_wait(fsdp->comm, fsdp->last_ticket, NULL);
     pool_destroy(fsdp->pool);

@@ -10,13 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "fsdp_ckpt.h"
+#include "lib/job/job.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
 #define PIECE_MAX 32768 /* elements copied and digested while in cache */
 #define NUM_KINDS 3
+#define JOIN_NAP  50000000 /* nanoseconds between looks at the job */
 
 static const fsdp_what_t kinds[NUM_KINDS] = {FSDP_VALUE, FSDP_EXP_AVG,
                                              FSDP_EXP_AVG_SQ};
@@ -264,23 +267,42 @@ fsdp_status_t save_plan(fsdp_t *fsdp, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-static void join_thread(save_t *save)
+/* Wait for the thread, which waits for those of the other ranks; a broken job
+ * ends that. */
+static fsdp_status_t join_thread(fsdp_t *fsdp, fsdp_error_t *err)
 {
-    if (save->threaded) {
-        pthread_join(save->thread, NULL);
-        save->threaded = false;
+    save_t *save = fsdp->save;
+    double start = shard_now();
+    struct timespec until;
+
+    while (save->threaded) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += JOIN_NAP;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_timedjoin_np(save->thread, NULL, &until) == 0) {
+            save->threaded = false;
+        } else {
+            FSDP_TRY(
+                job_check_wait(fsdp->job, "save", shard_now() - start, err));
+        }
     }
+
+    return FSDP_OK;
 }
 
-void save_free(fsdp_t *fsdp)
+bool save_free(fsdp_t *fsdp)
 {
     save_t *save = fsdp->save;
 
     if (save == NULL) {
-        return;
+        return true;
     }
 
-    join_thread(save);
+    if (join_thread(fsdp, NULL) != FSDP_OK) {
+        pthread_detach(save->thread);
+        return false;
+    }
     for (uint32_t i = 0; i < save->num_tensors; i++) {
         free((char *)save->tensors[i].name);
     }
@@ -303,6 +325,8 @@ void save_free(fsdp_t *fsdp)
     pthread_mutex_destroy(&save->lock);
     free(save);
     fsdp->save = NULL;
+
+    return true;
 }
 
 /* --- Metadata ------------------------------------------------------------ */
@@ -566,17 +590,19 @@ fsdp_status_t fsdp_save_start(fsdp_t *fsdp, const fsdp_save_config_t *config,
     save->pending = true;
     /* The peers wait for this rank's part: where no thread is to be had, it is
      * written here and now. */
-    save->threaded = save->staged != NULL &&
-                     pthread_create(&save->thread, NULL, write_main, save) == 0;
+    save->threaded = pthread_create(&save->thread, NULL, write_main, save) == 0;
     if (!save->threaded) {
         write_main(save);
     }
 
+    fsdp->save_seconds += shard_now() - start;
+    status = (save->staged != NULL) ? FSDP_OK : fsdp_save_wait(fsdp, err);
+
     pthread_mutex_lock(&save->lock);
     save->status.copy_seconds = shard_now() - start;
     pthread_mutex_unlock(&save->lock);
-    fsdp->save_seconds += shard_now() - start;
-    return (save->staged != NULL) ? FSDP_OK : fsdp_save_wait(fsdp, err);
+
+    return status;
 }
 
 fsdp_status_t fsdp_save_wait(fsdp_t *fsdp, fsdp_error_t *err)
@@ -590,7 +616,7 @@ fsdp_status_t fsdp_save_wait(fsdp_t *fsdp, fsdp_error_t *err)
         return FSDP_OK;
     }
 
-    join_thread(save);
+    FSDP_TRY(join_thread(fsdp, err));
     save->pending = false;
     fsdp->save_seconds += shard_now() - start;
     return fsdp_job_agree(fsdp->job, save->result, &save->error, err);

@@ -372,7 +372,9 @@ void shard_digest(digest_t *digest, uint64_t key, uint64_t numel,
 /* --- save.c -------------------------------------------------------------- */
 
 fsdp_status_t save_plan(fsdp_t *fsdp, fsdp_error_t *err);
-/* Join the thread. */
-void save_free(fsdp_t *fsdp);
+/* Join the thread.
+ * @return false if it was left behind, since the job is broken: then what it
+ *         works on must not be freed. */
+bool save_free(fsdp_t *fsdp);
 
 #endif
