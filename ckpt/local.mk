@@ -23,6 +23,8 @@ libckptcore_la_SOURCES = \
 	ckpt/format.c \
 	ckpt/format.h \
 	ckpt/format/safetensors.c \
+	ckpt/format/safetensors.h \
+	ckpt/format/safetensors_write.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
 	ckpt/layout.c \

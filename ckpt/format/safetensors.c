@@ -6,8 +6,7 @@
  * The header maps each name to dtype, shape and its range of the data; the
  * ranges follow each other without a hole from 0 to the end of the file.
  * There are no checksums.  What is read here is checked as strictly as the
- * reference implementation does; what is written has the order and padding of
- * the official writer.
+ * reference implementation does.
  */
 #include "config.h"
 
@@ -22,19 +21,13 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/format/safetensors.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-#define HEADER_MAX   100000000u /* the reference implementation's limit */
-#define INDEX_MAX    (1u << 30)
-#define INDEX_SUFFIX ".safetensors.index.json"
-#define METADATA     "__metadata__"
+#define INDEX_MAX (1u << 30)
 
-/* In the order by which the official writer sorts. */
-static const struct {
-    const char *name;
-    fsdp_dtype_t dtype;
-} dtypes[] = {
+const safetensors_dtype_t safetensors_dtypes[] = {
     {"BOOL",        FSDP_DTYPE_BOOL       },
     {"F4",          FSDP_DTYPE_F4         },
     {"F6_E2M3",     FSDP_DTYPE_F6_E2M3    },
@@ -59,20 +52,6 @@ static const struct {
     {"U64",         FSDP_DTYPE_U64        },
 };
 
-#define NUM_DTYPES ((int)(sizeof(dtypes) / sizeof(*dtypes)))
-
-/* Place of a type in that order, or -1. */
-static int dtype_rank(fsdp_dtype_t dtype)
-{
-    for (int i = 0; i < NUM_DTYPES; i++) {
-        if (dtypes[i].dtype == dtype) {
-            return i;
-        }
-    }
-
-    return -1;
-}
-
 static bool ends_with(const char *text, const char *end)
 {
     size_t size = strlen(text), end_size = strlen(end);
@@ -86,7 +65,7 @@ static int is_member(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' &&
            (ends_with(entry->d_name, ".safetensors") ||
-            ends_with(entry->d_name, INDEX_SUFFIX));
+            ends_with(entry->d_name, SAFETENSORS_INDEX));
 }
 
 static bool probe(const format_look_t *look)
@@ -109,9 +88,9 @@ static bool probe(const format_look_t *look)
     memcpy(&size, look->head, sizeof(size));
     size = le64toh(size);
     return ends_with(look->path, ".safetensors") ||
-           ends_with(look->path, INDEX_SUFFIX) ||
-           (look->size >= 8 && size <= look->size - 8 && size <= HEADER_MAX &&
-            look->head[8] == '{');
+           ends_with(look->path, SAFETENSORS_INDEX) ||
+           (look->size >= 8 && size <= look->size - 8 &&
+            size <= SAFETENSORS_HEADER_MAX && look->head[8] == '{');
 }
 
 /* --- Reading one file ------------------------------------------------------------ */
@@ -163,15 +142,15 @@ static fsdp_status_t parse_entry(const file_t *file, const char *name,
     int rank;
 
     *entry = (entry_t){.name = name, .shape = json_object_get(value, "shape")};
-    for (rank = 0; dtype != NULL && rank < NUM_DTYPES; rank++) {
-        if (strcmp(dtype, dtypes[rank].name) == 0) {
+    for (rank = 0; dtype != NULL && rank < SAFETENSORS_NUM_DTYPES; rank++) {
+        if (strcmp(dtype, safetensors_dtypes[rank].name) == 0) {
             break;
         }
     }
-    if (dtype == NULL || rank == NUM_DTYPES) {
+    if (dtype == NULL || rank == SAFETENSORS_NUM_DTYPES) {
         return bad(file, name, "its dtype is none that is known", err);
     }
-    entry->dtype = dtypes[rank].dtype;
+    entry->dtype = safetensors_dtypes[rank].dtype;
 
     if (json_array_size(offsets) != 2 ||
         !get_u64(json_array_get(offsets, 0), &entry->begin) ||
@@ -194,12 +173,13 @@ static fsdp_status_t check_metadata(const file_t *file, json_t *metadata,
     json_t *value;
 
     if (!json_is_object(metadata)) {
-        return bad(file, NULL, METADATA " is no object", err);
+        return bad(file, NULL, SAFETENSORS_METADATA " is no object", err);
     }
     json_object_foreach(metadata, key, value)
     {
         if (!json_is_string(value)) {
-            return bad(file, key, "a value of " METADATA " is no string", err);
+            return bad(file, key,
+                       "a value of " SAFETENSORS_METADATA " is no string", err);
         }
     }
 
@@ -277,7 +257,7 @@ static fsdp_status_t parse_header(file_t *file, const char *text, size_t size,
 
     json_object_foreach(file->header, name, value)
     {
-        if (strcmp(name, METADATA) == 0) {
+        if (strcmp(name, SAFETENSORS_METADATA) == 0) {
             FSDP_TRY(check_metadata(file, value, err));
         } else {
             FSDP_TRY(
@@ -325,7 +305,7 @@ static fsdp_status_t file_open(const char *path, file_t *file,
     FSDP_TRY_GOTO(io_pread(fd, head, sizeof(head), 0, path, err), err_close);
     memcpy(&size, head, sizeof(size));
     size = le64toh(size);
-    if (size > HEADER_MAX || size > (uint64_t)end - 8) {
+    if (size > SAFETENSORS_HEADER_MAX || size > (uint64_t)end - 8) {
         status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                 "%s: a header of %" PRIu64 " bytes is more "
                                 "than the file or the format allow",
@@ -392,8 +372,8 @@ static fsdp_status_t add_file(catalog_t *cat, const char *name,
                               const file_t *file, json_t *meta,
                               fsdp_error_t *err)
 {
-    json_t *metadata = json_object_get(file->header, METADATA);
-    json_t *kept = json_object_get(meta, METADATA);
+    json_t *metadata = json_object_get(file->header, SAFETENSORS_METADATA);
+    json_t *kept = json_object_get(meta, SAFETENSORS_METADATA);
     uint32_t index;
 
     FSDP_TRY(
@@ -403,8 +383,9 @@ static fsdp_status_t add_file(catalog_t *cat, const char *name,
     }
 
     if (metadata != NULL &&
-        (kept != NULL ? json_object_update_missing(kept, metadata)
-                      : json_object_set(meta, METADATA, metadata)) != 0) {
+        (kept != NULL
+             ? json_object_update_missing(kept, metadata)
+             : json_object_set(meta, SAFETENSORS_METADATA, metadata)) != 0) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
                               file->path);
     }
@@ -592,7 +573,7 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
                                    fsdp_error_t *err)
 {
     static const char *const usual[] = {"model.safetensors",
-                                        "model" INDEX_SUFFIX};
+                                        "model" SAFETENSORS_INDEX};
     int num, indexes = 0, chosen = -1;
     struct dirent **names;
 
@@ -607,11 +588,11 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
         }
     }
     for (int i = 0; i < num && chosen < 0; i++) {
-        indexes += ends_with(names[i]->d_name, INDEX_SUFFIX);
+        indexes += ends_with(names[i]->d_name, SAFETENSORS_INDEX);
     }
     for (int i = 0; i < num && chosen < 0; i++) {
         if (num == 1 ||
-            (indexes == 1 && ends_with(names[i]->d_name, INDEX_SUFFIX))) {
+            (indexes == 1 && ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
             chosen = i;
         }
     }
@@ -651,7 +632,8 @@ static fsdp_status_t add_config(const char *dir, json_t *meta,
         goto err_free;
     }
 
-    FSDP_TRY_GOTO(io_read_file(path, HEADER_MAX, &text, &size, err), err_free);
+    FSDP_TRY_GOTO(io_read_file(path, SAFETENSORS_HEADER_MAX, &text, &size, err),
+                  err_free);
     config = json_loadb(text, size, 0, &why);
     free(text);
     if (config == NULL) {
@@ -695,7 +677,7 @@ static fsdp_status_t open_member(const char *dir, const char *name,
     }
 
     FSDP_TRY_GOTO(add_config(dir, meta, err), err_free);
-    if (ends_with(name, INDEX_SUFFIX)) {
+    if (ends_with(name, SAFETENSORS_INDEX)) {
         FSDP_TRY_GOTO(open_sharded(dir, name, cat, meta, err), err_free);
     } else {
         FSDP_TRY_GOTO(add_shard(cat, dir, name, NULL, meta, err), err_free);
@@ -736,297 +718,12 @@ static fsdp_status_t open_any(const char *path, catalog_t *cat,
     return status;
 }
 
-/* --- Writing ------------------------------------------------------------------------- */
-
-/* A string that grows. */
-typedef struct {
-    char *data;
-    size_t size, max;
-    bool failed;
-} text_t;
-
-static void text_add(text_t *text, const char *data, size_t size)
-{
-    if (size > text->max - text->size) {
-        size_t max = 2 * text->max + size + 4096;
-        char *larger = realloc(text->data, max);
-
-        if (larger == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->data = larger;
-        text->max = max;
-    }
-    memcpy(text->data + text->size, data, size);
-    text->size += size;
-}
-
-__attribute__((format(printf, 2, 3))) static void text_printf(text_t *text,
-                                                              const char *fmt,
-                                                              ...)
-{
-    char *line;
-    va_list ap;
-    int n;
-
-    va_start(ap, fmt);
-    n = vasprintf(&line, fmt, ap);
-    va_end(ap);
-    if (n < 0) {
-        text->failed = true;
-        return;
-    }
-    text_add(text, line, (size_t)n);
-    free(line);
-}
-
-/* A JSON string with the escapes that the official writer chooses. */
-static void text_string(text_t *text, const char *string)
-{
-    static const char letters[] = "btn\0fr"; /* from 8 on */
-
-    text_add(text, "\"", 1);
-    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
-        if (*p == '"' || *p == '\\') {
-            text_printf(text, "\\%c", *p);
-        } else if (*p >= 8 && *p <= 13 && letters[*p - 8] != '\0') {
-            text_printf(text, "\\%c", letters[*p - 8]);
-        } else if (*p < 32) {
-            text_printf(text, "\\u%04x", *p);
-        } else {
-            text_add(text, (const char *)p, 1);
-        }
-    }
-    text_add(text, "\"", 1);
-}
-
-/* "__metadata__" of a source, if what was kept has one: strings only. */
-static void text_metadata(text_t *text, const catalog_t *cat)
-{
-    json_t *meta = json_loads(cat->meta, 0, NULL);
-    json_t *metadata = json_object_get(meta, METADATA), *value;
-    const char *key, *between = "";
-
-    if (json_object_size(metadata) == 0) {
-        text_add(text, "\"" METADATA "\":{\"format\":\"pt\"}", 30);
-        json_decref(meta);
-        return;
-    }
-
-    text_add(text, "\"" METADATA "\":{", 16);
-    json_object_foreach(metadata, key, value)
-    {
-        if (json_is_string(value)) {
-            text_add(text, between, strlen(between));
-            text_string(text, key);
-            text_add(text, ":", 1);
-            text_string(text, json_string_value(value));
-            between = ",";
-        }
-    }
-    text_add(text, "}", 1);
-    json_decref(meta);
-}
-
-/* A tensor of the file, and where to tell its offset. */
-typedef struct {
-    const catalog_tensor_t *tensor;
-    int rank;
-    uint64_t piece; /* CATALOG_NONE: it is empty */
-} item_t;
-
-static int by_dtype_and_name(const void *a, const void *b)
-{
-    const item_t *left = a, *right = b;
-
-    return (left->rank != right->rank)
-               ? right->rank - left->rank
-               : strcmp(left->tensor->name, right->tensor->name);
-}
-
-/* The tensors of a file in the writer's order.  Those without elements have no
- * piece that says where they belong: the first file has them. */
-static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
-                             const uint64_t *pieces, uint64_t num,
-                             item_t **items_p, size_t *num_p, fsdp_error_t *err)
-{
-    size_t room = (size_t)num + 1, count = 0;
-    item_t *items;
-
-    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
-        room += cat->tensors[t].numel == 0;
-    }
-    items = calloc(room, sizeof(*items));
-    if (items == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              cat->files[file].path);
-    }
-
-    for (uint64_t i = 0; i < num; i++) {
-        items[count++] =
-            (item_t){.tensor = &cat->tensors[cat->pieces[pieces[i]].tensor],
-                     .piece = pieces[i]};
-    }
-    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
-        if (cat->tensors[t].numel == 0) {
-            items[count++] =
-                (item_t){.tensor = &cat->tensors[t], .piece = CATALOG_NONE};
-        }
-    }
-
-    for (size_t i = 0; i < count; i++) {
-        const catalog_tensor_t *tensor = items[i].tensor;
-
-        items[i].rank = dtype_rank((fsdp_dtype_t)tensor->dtype);
-        if (items[i].rank < 0 || strcmp(tensor->name, METADATA) == 0 ||
-            (items[i].piece != CATALOG_NONE &&
-             cat->pieces[items[i].piece].count != tensor->numel)) {
-            free(items);
-            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                  "tensor %s (%s) cannot be written to "
-                                  "safetensors",
-                                  tensor->name,
-                                  fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
-        }
-    }
-    qsort(items, count, sizeof(*items), by_dtype_and_name);
-
-    *items_p = items;
-    *num_p = count;
-    return FSDP_OK;
-}
-
-static void text_item(text_t *text, const catalog_t *cat, const item_t *item,
-                      uint64_t begin)
-{
-    const catalog_tensor_t *tensor = item->tensor;
-
-    text_add(text, ",", 1);
-    text_string(text, tensor->name);
-    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[",
-                dtypes[item->rank].name);
-    for (uint32_t d = 0; d < tensor->ndim; d++) {
-        text_printf(text, "%s%" PRIu64, (d > 0) ? "," : "",
-                    cat->dims[tensor->dims_first + d]);
-    }
-    text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin,
-                begin + tensor->bytes);
-}
-
-static fsdp_status_t write_header(const char *path, const text_t *text,
-                                  uint64_t size, fsdp_error_t *err)
-{
-    uint64_t head = htole64(text->size);
-    fsdp_status_t status;
-    int fd;
-
-    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
-    status = io_pwrite(fd, &head, sizeof(head), 0, path, err);
-    if (status == FSDP_OK) {
-        status = io_pwrite(fd, text->data, text->size, 8, path, err);
-    }
-    if (status == FSDP_OK && ftruncate(fd, (off_t)size) != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
-                                path);
-    }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
-    return status;
-}
-
-static fsdp_status_t create(catalog_t *cat, uint32_t file,
-                            const uint64_t *pieces, uint64_t num,
-                            const char *path, fsdp_error_t *err)
-{
-    text_t text = {0};
-    fsdp_status_t status;
-    uint64_t size = 0;
-    item_t *items = NULL;
-    size_t count = 0;
-
-    FSDP_TRY(collect(cat, file, pieces, num, &items, &count, err));
-    text_add(&text, "{", 1);
-    text_metadata(&text, cat);
-    for (size_t i = 0; i < count; i++) {
-        text_item(&text, cat, &items[i], size);
-        size += items[i].tensor->bytes;
-    }
-    text_add(&text, "}", 1);
-    text_add(&text, "       ", -text.size % 8);
-    if (text.failed) {
-        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
-        goto err_free;
-    }
-    if (text.size > HEADER_MAX) {
-        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                "%s: a header of %zu bytes is more than "
-                                "safetensors allows; write smaller shards",
-                                path, text.size);
-        goto err_free;
-    }
-
-    size = 8 + text.size;
-    for (size_t i = 0; i < count; i++) {
-        if (items[i].piece != CATALOG_NONE) {
-            cat->pieces[items[i].piece].offset = size;
-        }
-        size += items[i].tensor->bytes;
-    }
-    cat->files[file].size = size;
-    status = write_header(path, &text, size, err);
-err_free:
-    free(text.data);
-    free(items);
-    return status;
-}
-
-/* model.safetensors.index.json, if there are several files. */
-static fsdp_status_t finish(const catalog_t *cat, const char *dir,
-                            fsdp_error_t *err)
-{
-    json_t *map = json_object(), *index;
-    char *path = io_path("%s/model" INDEX_SUFFIX, dir), *text = NULL, *whole;
-    fsdp_status_t status = FSDP_OK;
-    uint64_t total = 0;
-    bool good = map != NULL && path != NULL;
-
-    for (uint64_t t = 0; t < cat->num_tensors && good; t++) {
-        const catalog_tensor_t *tensor = &cat->tensors[t];
-        uint32_t file = (tensor->piece_count > 0)
-                            ? cat->pieces[tensor->piece_first].file
-                            : 0;
-
-        total += tensor->bytes;
-        good = json_object_set_new(map, tensor->name,
-                                   json_string(cat->files[file].path)) == 0;
-    }
-    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
-                      (json_int_t)total, "weight_map", map);
-    if (good && index != NULL) {
-        text = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
-    }
-    whole = (text != NULL) ? io_path("%s\n", text) : NULL;
-    if (whole == NULL) {
-        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
-    } else if (cat->num_files > 1) {
-        status = io_replace_file(path, whole, strlen(whole), err);
-    }
-
-    free(whole);
-    free(text);
-    free(path);
-    json_decref(index);
-    return status;
-}
-
 const format_t format_safetensors = {
     .id = FSDP_CKPT_SAFETENSORS,
     .name = "safetensors",
     .what = "safetensors",
     .probe = probe,
     .open = open_any,
-    .create = create,
-    .finish = finish,
+    .create = safetensors_create,
+    .finish = safetensors_finish,
 };

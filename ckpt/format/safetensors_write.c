@@ -1,0 +1,318 @@
+/*
+ * Writing safetensors: in the order and with the padding of the official
+ * writer, so that the same tensors are the same bytes.
+ */
+#include "config.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/format/safetensors.h"
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+/* --- Text --------------------------------------------------------------------- */
+
+/* A string that grows. */
+typedef struct {
+    char *data;
+    size_t size, max;
+    bool failed;
+} text_t;
+
+static void text_add(text_t *text, const char *data, size_t size)
+{
+    if (size > text->max - text->size) {
+        size_t max = 2 * text->max + size + 4096;
+        char *larger = realloc(text->data, max);
+
+        if (larger == NULL) {
+            text->failed = true;
+            return;
+        }
+        text->data = larger;
+        text->max = max;
+    }
+    memcpy(text->data + text->size, data, size);
+    text->size += size;
+}
+
+__attribute__((format(printf, 2, 3))) static void text_printf(text_t *text,
+                                                              const char *fmt,
+                                                              ...)
+{
+    char *line;
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vasprintf(&line, fmt, ap);
+    va_end(ap);
+    if (n < 0) {
+        text->failed = true;
+        return;
+    }
+    text_add(text, line, (size_t)n);
+    free(line);
+}
+
+/* A JSON string with the escapes that the official writer chooses. */
+static void text_string(text_t *text, const char *string)
+{
+    static const char letters[] = "btn\0fr"; /* from 8 on */
+
+    text_add(text, "\"", 1);
+    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
+        if (*p == '"' || *p == '\\') {
+            text_printf(text, "\\%c", *p);
+        } else if (*p >= 8 && *p <= 13 && letters[*p - 8] != '\0') {
+            text_printf(text, "\\%c", letters[*p - 8]);
+        } else if (*p < 32) {
+            text_printf(text, "\\u%04x", *p);
+        } else {
+            text_add(text, (const char *)p, 1);
+        }
+    }
+    text_add(text, "\"", 1);
+}
+
+/* "__metadata__" of a source, if what was kept has one: strings only. */
+static void text_metadata(text_t *text, const catalog_t *cat)
+{
+    json_t *meta = json_loads(cat->meta, 0, NULL);
+    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA), *value;
+    const char *key, *between = "";
+
+    if (json_object_size(metadata) == 0) {
+        text_printf(text, "\"%s\":{\"format\":\"pt\"}", SAFETENSORS_METADATA);
+        json_decref(meta);
+        return;
+    }
+
+    text_printf(text, "\"%s\":{", SAFETENSORS_METADATA);
+    json_object_foreach(metadata, key, value)
+    {
+        if (json_is_string(value)) {
+            text_add(text, between, strlen(between));
+            text_string(text, key);
+            text_add(text, ":", 1);
+            text_string(text, json_string_value(value));
+            between = ",";
+        }
+    }
+    text_add(text, "}", 1);
+    json_decref(meta);
+}
+
+/* Place of a type in that order, or -1. */
+static int dtype_rank(fsdp_dtype_t dtype)
+{
+    for (int i = 0; i < SAFETENSORS_NUM_DTYPES; i++) {
+        if (safetensors_dtypes[i].dtype == dtype) {
+            return i;
+        }
+    }
+
+    return -1;
+}
+
+/* A tensor of the file, and where to tell its offset. */
+typedef struct {
+    const catalog_tensor_t *tensor;
+    int rank;
+    uint64_t piece; /* CATALOG_NONE: it is empty */
+} item_t;
+
+static int by_dtype_and_name(const void *a, const void *b)
+{
+    const item_t *left = a, *right = b;
+
+    return (left->rank != right->rank)
+               ? right->rank - left->rank
+               : strcmp(left->tensor->name, right->tensor->name);
+}
+
+/* The tensors of a file in the writer's order.  Those without elements have no
+ * piece that says where they belong: the first file has them. */
+static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
+                             const uint64_t *pieces, uint64_t num,
+                             item_t **items_p, size_t *num_p, fsdp_error_t *err)
+{
+    size_t room = (size_t)num + 1, count = 0;
+    item_t *items;
+
+    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
+        room += cat->tensors[t].numel == 0;
+    }
+    items = calloc(room, sizeof(*items));
+    if (items == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->files[file].path);
+    }
+
+    for (uint64_t i = 0; i < num; i++) {
+        items[count++] =
+            (item_t){.tensor = &cat->tensors[cat->pieces[pieces[i]].tensor],
+                     .piece = pieces[i]};
+    }
+    for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
+        if (cat->tensors[t].numel == 0) {
+            items[count++] =
+                (item_t){.tensor = &cat->tensors[t], .piece = CATALOG_NONE};
+        }
+    }
+
+    for (size_t i = 0; i < count; i++) {
+        const catalog_tensor_t *tensor = items[i].tensor;
+
+        items[i].rank = dtype_rank((fsdp_dtype_t)tensor->dtype);
+        if (items[i].rank < 0 ||
+            strcmp(tensor->name, SAFETENSORS_METADATA) == 0 ||
+            (items[i].piece != CATALOG_NONE &&
+             cat->pieces[items[i].piece].count != tensor->numel)) {
+            free(items);
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "tensor %s (%s) cannot be written to "
+                                  "safetensors",
+                                  tensor->name,
+                                  fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
+        }
+    }
+    qsort(items, count, sizeof(*items), by_dtype_and_name);
+
+    *items_p = items;
+    *num_p = count;
+    return FSDP_OK;
+}
+
+static void text_item(text_t *text, const catalog_t *cat, const item_t *item,
+                      uint64_t begin)
+{
+    const catalog_tensor_t *tensor = item->tensor;
+
+    text_add(text, ",", 1);
+    text_string(text, tensor->name);
+    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[",
+                safetensors_dtypes[item->rank].name);
+    for (uint32_t d = 0; d < tensor->ndim; d++) {
+        text_printf(text, "%s%" PRIu64, (d > 0) ? "," : "",
+                    cat->dims[tensor->dims_first + d]);
+    }
+    text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin,
+                begin + tensor->bytes);
+}
+
+static fsdp_status_t write_header(const char *path, const text_t *text,
+                                  uint64_t size, fsdp_error_t *err)
+{
+    uint64_t head = htole64(text->size);
+    fsdp_status_t status;
+    int fd;
+
+    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
+    status = io_pwrite(fd, &head, sizeof(head), 0, path, err);
+    if (status == FSDP_OK) {
+        status = io_pwrite(fd, text->data, text->size, 8, path, err);
+    }
+    if (status == FSDP_OK && ftruncate(fd, (off_t)size) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
+                                path);
+    }
+    if (close(fd) != 0 && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
+    }
+    return status;
+}
+
+fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
+                                 const uint64_t *pieces, uint64_t num,
+                                 const char *path, fsdp_error_t *err)
+{
+    text_t text = {0};
+    fsdp_status_t status;
+    uint64_t size = 0;
+    item_t *items = NULL;
+    size_t count = 0;
+
+    FSDP_TRY(collect(cat, file, pieces, num, &items, &count, err));
+    text_add(&text, "{", 1);
+    text_metadata(&text, cat);
+    for (size_t i = 0; i < count; i++) {
+        text_item(&text, cat, &items[i], size);
+        size += items[i].tensor->bytes;
+    }
+    text_add(&text, "}", 1);
+    text_add(&text, "       ", -text.size % 8);
+    if (text.failed) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+        goto err_free;
+    }
+    if (text.size > SAFETENSORS_HEADER_MAX) {
+        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "%s: a header of %zu bytes is more than "
+                                "safetensors allows; write smaller shards",
+                                path, text.size);
+        goto err_free;
+    }
+
+    size = 8 + text.size;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].piece != CATALOG_NONE) {
+            cat->pieces[items[i].piece].offset = size;
+        }
+        size += items[i].tensor->bytes;
+    }
+    cat->files[file].size = size;
+    status = write_header(path, &text, size, err);
+err_free:
+    free(text.data);
+    free(items);
+    return status;
+}
+
+/* model.safetensors.index.json, if there are several files. */
+fsdp_status_t safetensors_finish(const catalog_t *cat, const char *dir,
+                                 fsdp_error_t *err)
+{
+    json_t *map = json_object(), *index;
+    char *path = io_path("%s/model" SAFETENSORS_INDEX, dir), *text = NULL,
+         *whole;
+    fsdp_status_t status = FSDP_OK;
+    uint64_t total = 0;
+    bool good = map != NULL && path != NULL;
+
+    for (uint64_t t = 0; t < cat->num_tensors && good; t++) {
+        const catalog_tensor_t *tensor = &cat->tensors[t];
+        uint32_t file = (tensor->piece_count > 0)
+                            ? cat->pieces[tensor->piece_first].file
+                            : 0;
+
+        total += tensor->bytes;
+        good = json_object_set_new(map, tensor->name,
+                                   json_string(cat->files[file].path)) == 0;
+    }
+    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
+                      (json_int_t)total, "weight_map", map);
+    if (good && index != NULL) {
+        text = json_dumps(index, JSON_INDENT(2) | JSON_SORT_KEYS);
+    }
+    whole = (text != NULL) ? io_path("%s\n", text) : NULL;
+    if (whole == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
+    } else if (cat->num_files > 1) {
+        status = io_replace_file(path, whole, strlen(whole), err);
+    }
+
+    free(whole);
+    free(text);
+    free(path);
+    json_decref(index);
+    return status;
+}
