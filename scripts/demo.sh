@@ -13,7 +13,7 @@ TOP=$PWD
 # unevenly to any other number.
 MODEL=(--layers 6 --width 192 --heads 6 --seq 128)
 TRAIN=(--micro-batches 12 --batch 1 --lr 2e-3 --warmup 20 --seed 1)
-STEPS=150
+STEPS=120
 TEXT_DIR=/usr/share/games/fortunes # Debian: fortunes
 PYTHON=/usr/bin/python3            # Debian's, which has h5py
 
@@ -44,7 +44,11 @@ heading() { # heading TITLE
 short() { sed -e "s|$DIR/||g" -e "s|$TOP/||g"; } # paths as a person would say them
 
 run() { # run COMMAND...: show it and the first lines of what it prints
-	printf '$ %s\n' "$*" | short
+	local arg line='$'
+	for arg; do
+		[[ $arg == *[\ \&\;]* ]] && line+=" '$arg'" || line+=" $arg"
+	done
+	short <<<"$line"
 	"$@" </dev/null 2>&1 | tee -a "$LOG" | short |
 		awk -v most="${SHOW:-12}" '
 			NR <= most { print "    " $0 }
@@ -59,7 +63,7 @@ checked() { # checked TEXT: a line here, and one at the end
 finish() {
 	local rc=$?
 	trap - EXIT HUP INT TERM
-	[[ -z $SHOWER ]] || kill "$SHOWER" 2>/dev/null || true
+	[[ -z $STAND_IN ]] || kill "$STAND_IN" 2>/dev/null || true
 	if [[ -n $CLUSTER ]]; then
 		slurm/cluster down -d "$CLUSTER" >/dev/null ||
 			echo "demo: could not stop the cluster in $CLUSTER" >&2
@@ -98,25 +102,27 @@ write_job() { # write_job NAME NODES RANKS ARG...: a job script, from the templa
 }
 
 run_job() { # run_job NAME: submit it, show its log as it grows, take its status
-	local name=$1 id job state
+	local name=$1 id job state shower
 	LOG=$DIR/log/$name.log
 	: >"$LOG"
 	printf '$ sbatch %s\n' "$name.sbatch"
 	id=$(in_cluster sbatch --parsable -D "$DIR" "$DIR/$name.sbatch" </dev/null)
-	tail -n +1 -s 0.2 -f "$LOG" | short | awk '
+	# While a stand-in lives: then tail shows the rest, and ends.
+	sleep 1h &
+	STAND_IN=$!
+	tail -n +1 -s 0.2 --pid "$STAND_IN" -f "$LOG" | awk '
 		$1 ~ /^[0-9]+$/ && $1 > 3 && $1 % 10 { next }
 		{ print "    " $0; fflush() }' &
-	SHOWER=$!
+	shower=$!
 	while
 		sleep 0.5
 		job=$(in_cluster scontrol -o show job "$id")
 		state=$(sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p' <<<"$job")
 		[[ $state == @(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]
 	do :; done
-	sleep 0.3
-	kill "$SHOWER" 2>/dev/null || true
-	wait "$SHOWER" 2>/dev/null || true
-	SHOWER=
+	kill "$STAND_IN"
+	STAND_IN=
+	wait "$shower"
 	[[ $state == COMPLETED ]] && return
 	state+=", $(sed -n 's/.*\(ExitCode=[0-9:]*\).*/\1/p' <<<"$job")"
 	echo "demo: job $name ($id): $state" >&2
@@ -231,8 +237,8 @@ consolidate() {
 	heading 'Consolidate for other programs'
 	run fsdp-consolidate "$DIR/ckpt" "$DIR/model.h5"
 	run fsdp-consolidate "$DIR/ckpt" "$DIR/model"
-	run ls -l "$DIR/model.h5" "$DIR/model"
-	run h5dump -H "$DIR/model.h5"
+	run h5dump -n "$DIR/model.h5"
+	run h5dump -d /transformer.ln_f.weight -c 6 "$DIR/model.h5"
 	run "$PYTHON" scripts/read-safetensors.py "$DIR/model/model.safetensors"
 	run cat "$DIR/model/config.json"
 	run "$PYTHON" scripts/compare-h5.py "$DIR/model.h5" "$DIR/model/model.safetensors"
@@ -276,7 +282,7 @@ summary() {
 }
 
 main() {
-	DIR='' TEXTS=() CHECKED=() NUMBER=0 TITLE='' LOG='' CLUSTER='' SHOWER='' BEGIN=$SECONDS
+	DIR='' TEXTS=() CHECKED=() NUMBER=0 TITLE='' LOG='' CLUSTER='' STAND_IN='' BEGIN=$SECONDS
 	while (($#)); do
 		case $1 in
 		-h | --help) usage && exit ;;
