@@ -154,7 +154,7 @@ main() {
 	fi
 	mkdir -p "$WORK"
 	export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
-	echo "$(nproc) cores: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
+	echo "$(env -u OMP_NUM_THREADS nproc) cores: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)"
 	for s in "${shapes[@]:-${SHAPES[@]}}"; do
 		for d in "${dtypes[@]:-${DTYPES[@]}}"; do
 			shape "$s" >/dev/null
