@@ -12,6 +12,7 @@
 #include <string.h>
 #include <wchar.h>
 
+#include "lib/util/json_text.h"
 #include "lib/util/size.h"
 
 static const char *cli_program = "fsdp";
@@ -279,7 +280,8 @@ void cli_json_append(json_t *array, json_t *value)
 void cli_json_print(json_t *value)
 {
     /* The outcome is in ferror(stdout), which cli_finish() looks at. */
-    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    json_dumpf(value, stdout,
+               JSON_INDENT(2) | JSON_ENCODE_ANY | json_text_digits(value));
     putchar('\n');
     json_decref(value);
 }

@@ -21,6 +21,7 @@
 #include "ckpt/target.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 #include "lib/util/select.h"
 
 #define SAFETENSORS_END ".safetensors"
@@ -493,24 +494,6 @@ static fsdp_status_t shape_target(convert_t *convert, const char *single,
 
 /* --- config.json ---------------------------------------------------------------------------- */
 
-/* JSON with as few digits as give the same numbers back: 1e-5, not
- * 1.0000000000000001e-5. */
-static char *dump_short(const json_t *value)
-{
-    for (int digits = 15;; digits++) {
-        char *text =
-            json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(digits));
-        json_t *back = (text != NULL) ? json_loads(text, 0, NULL) : NULL;
-        bool same = json_equal(value, back);
-
-        json_decref(back);
-        if (same || text == NULL || digits == 17) {
-            return text;
-        }
-        free(text);
-    }
-}
-
 /* The model's configuration as Hugging Face has it, if the source's metadata
  * holds one: text to be freed, or NULL. */
 static char *config_text(const convert_t *convert)
@@ -521,7 +504,7 @@ static char *config_text(const convert_t *convert)
     char *text = NULL, *line = NULL;
 
     if (json_is_string(json_object_get(config, "model_type"))) {
-        text = dump_short(config);
+        text = json_dumps(config, JSON_INDENT(2) | json_text_digits(config));
         line = (text != NULL) ? io_path("%s\n", text) : NULL;
     }
     free(text);

@@ -132,6 +132,7 @@ t_unit_matmul_t_CFLAGS = $(NN_TEST_CFLAGS)
 t_unit_matmul_t_LDADD = $(NN_TEST_LDADD)
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
+t_unit_util_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 
 TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)
 

@@ -13,6 +13,7 @@
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 #define FORMAT_NAME "fsdp-checkpoint"
 #define INDEX_NAME  "index.h5"
@@ -28,25 +29,6 @@ struct manifest {
     json_t *unit_of; /* tensor: unit */
     manifest_index_t index;
 };
-
-/* The fewest digits, 15 to 17, with which all numbers of @a value come back as
- * they are. */
-static size_t find_precision(const json_t *value)
-{
-    for (size_t digits = 15; digits < 17; digits++) {
-        char *text = json_dumps(value, JSON_REAL_PRECISION(digits));
-        json_t *back = (text == NULL) ? NULL : json_loads(text, 0, NULL);
-        bool same = json_equal(value, back);
-
-        json_decref(back);
-        free(text);
-        if (same) {
-            return digits;
-        }
-    }
-
-    return 17;
-}
 
 /*
  * Writing.
@@ -267,8 +249,7 @@ fsdp_status_t manifest_write(const catalog_t *cat,
         goto done;
     }
 
-    text = seal_text(json_dumps(
-        root, JSON_INDENT(1) | JSON_REAL_PRECISION(find_precision(meta))));
+    text = seal_text(json_dumps(root, JSON_INDENT(1) | json_text_digits(meta)));
     if (text == NULL) {
         status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
                                 "%s: no memory for the manifest", dir);
@@ -630,8 +611,7 @@ static fsdp_status_t fill_meta(const manifest_t *manifest, catalog_t *cat,
         return corrupt(manifest, err, "no metadata");
     }
 
-    text = json_dumps(meta,
-                      JSON_COMPACT | JSON_REAL_PRECISION(find_precision(meta)));
+    text = json_dumps(meta, JSON_COMPACT | json_text_digits(meta));
     cat->meta = (text != NULL) ? catalog_strdup(cat, text) : NULL;
     free(text);
 

@@ -8,6 +8,8 @@ libutil_la_SOURCES = \
 	lib/util/digest.h \
 	lib/util/io.c \
 	lib/util/io.h \
+	lib/util/json_text.c \
+	lib/util/json_text.h \
 	lib/util/select.c \
 	lib/util/select.h \
 	lib/util/simd.c \
@@ -16,4 +18,5 @@ libutil_la_SOURCES = \
 	lib/util/size.h
 # End of libutil_la_SOURCES
 
-libutil_la_LIBADD = $(ISAL_LIBS)
+libutil_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+libutil_la_LIBADD = $(ISAL_LIBS) $(JANSSON_LIBS)

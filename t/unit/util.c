@@ -1,8 +1,10 @@
 #include "config.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/util/crc.h"
+#include "lib/util/json_text.h"
 #include "lib/util/size.h"
 #include "t/tap/tap.h"
 
@@ -56,9 +58,37 @@ static void test_crc(void)
     ok(crc32c_join(head, 0, 0) == head, "joined with nothing");
 }
 
+/* Each text is the shortest that comes back. */
+static void test_json(void)
+{
+    static const char *const texts[] = {
+        "{\"a\":[0.0003,{\"b\":1e-8}],\"c\":3}",
+        "[0.1,0.30000000000000004]",
+        "[]",
+        "[1.7976931348623157e308]",
+        "\"text\"",
+    };
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        json_t *value = json_loads(texts[i], JSON_DECODE_ANY, NULL);
+        char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY |
+                                           json_text_digits(value));
+        json_t *back = json_loads(text, JSON_DECODE_ANY, NULL);
+
+        /* One number that needs all digits gives them to all. */
+        ok(json_equal(value, back) &&
+               (strcmp(text, texts[i]) == 0 || strlen(texts[i]) == 25),
+           "%s is written as %s", texts[i], text);
+        json_decref(back);
+        json_decref(value);
+        free(text);
+    }
+}
+
 int main(void)
 {
     test_sizes();
     test_crc();
+    test_json();
     return tap_done();
 }
