@@ -223,4 +223,4 @@ t_libfault_la_SOURCES = t/fault.c
 t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 t_libfault_la_LIBADD = -ldl
 t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-dist_check_SCRIPTS += t/t2201-faults.t
+dist_check_SCRIPTS += t/t2201-faults.t t/t2202-room.t
