@@ -414,9 +414,14 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     char *target = cli_printable(convert->target);
     char *rate = tool_rate(result->bytes_written, result->seconds);
     fsdp_ckpt_info_t info = {
-        .format = convert->format, .mesh = convert->mesh, .step = source->step};
-    char *from = tool_summary(source), *to = tool_summary(&info);
+        .format = convert->format, .mesh = convert->mesh, .step = -1};
+    char *from = tool_summary(source), *to;
     char size[SIZE_TEXT_MAX];
+
+    if (convert->format != FSDP_CKPT_SAFETENSORS) {
+        info.step = source->step; /* safetensors have no place for it */
+    }
+    to = tool_summary(&info);
 
     printf("%s: %s%s, from %s\n", target, convert->dry_run ? "would be " : "",
            to, from);

@@ -24,7 +24,9 @@ libtools_la_SOURCES = \
 	bin/stats.c \
 	bin/stats.h \
 	bin/tool.c \
-	bin/tool.h
+	bin/tool.h \
+	bin/view.c \
+	bin/view.h
 # End of libtools_la_SOURCES
 
 libtools_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

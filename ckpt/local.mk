@@ -15,6 +15,9 @@ libckptcore_la_SOURCES = \
 	ckpt/commit.h \
 	ckpt/convert.c \
 	ckpt/diff.c \
+	ckpt/diff.h \
+	ckpt/diff_pair.c \
+	ckpt/diff_values.c \
 	ckpt/dtype.c \
 	ckpt/engine.c \
 	ckpt/engine.h \

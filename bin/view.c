@@ -1,0 +1,234 @@
+#include "config.h"
+
+#include "bin/view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bin/slice.h"
+#include "bin/table.h"
+
+#define VALUES_MOST 100000 /* elements shown of a tensor */
+
+/* One number as its type has it, so that reading it gives the same bits. */
+static char *format_value(fsdp_dtype_t dtype, const void *data, uint64_t i)
+{
+    double value[2];
+    int64_t i64;
+    uint64_t u64;
+
+    fsdp_dtype_to_double(dtype, data, i, 1, value);
+    switch (dtype) {
+    case FSDP_DTYPE_I64:
+        memcpy(&i64, (const char *)data + 8 * i, 8);
+        return cli_printf("%" PRId64, i64);
+    case FSDP_DTYPE_U64:
+        memcpy(&u64, (const char *)data + 8 * i, 8);
+        return cli_printf("%" PRIu64, u64);
+    case FSDP_DTYPE_F64:
+        return cli_printf("%.17g", value[0]);
+    case FSDP_DTYPE_C64:
+        return cli_printf("%.9g%+.9gi", value[0], value[1]);
+    case FSDP_DTYPE_C128:
+        return cli_printf("%.17g%+.17gi", value[0], value[1]);
+    case FSDP_DTYPE_F32:
+        return cli_printf("%.9g", value[0]);
+    case FSDP_DTYPE_BF16:
+        return cli_printf("%.4g", value[0]);
+    case FSDP_DTYPE_F16:
+        return cli_printf("%.5g", value[0]);
+    default:
+        return cli_printf("%.10g", value[0]);
+    }
+}
+
+/* A part of a tensor, row by row: rows are runs of the last dimension. */
+typedef struct {
+    fsdp_ckpt_tensor_t tensor;
+    uint64_t index;
+    slice_t slice;
+    uint64_t columns, rows;
+    char *data; /* the rows, each from a whole byte on */
+    uint64_t row_bytes;
+} part_t;
+
+/* First element of row @a row of the slice, in the tensor's own order. */
+static uint64_t row_first(const part_t *part, uint64_t row)
+{
+    uint32_t ndim = part->slice.ndim;
+    uint64_t first = 0, stride = 1;
+
+    for (uint32_t d = ndim; d > 0; d--) {
+        uint64_t lo = part->slice.lo[d - 1];
+        uint64_t count = part->slice.hi[d - 1] - lo;
+
+        if (d < ndim) {
+            lo += row % count;
+            row /= count;
+        }
+        first += lo * stride;
+        stride *= part->tensor.dims[d - 1];
+    }
+
+    return first;
+}
+
+static fsdp_status_t read_part(fsdp_ckpt_t *ckpt, part_t *part,
+                               fsdp_error_t *err)
+{
+    fsdp_ckpt_range_t *ranges;
+    fsdp_status_t status;
+
+    part->row_bytes =
+        (part->columns * fsdp_dtype_bits(part->tensor.dtype) + 7) / 8;
+    part->data = cli_realloc(NULL, part->rows, part->row_bytes);
+    ranges = cli_realloc(NULL, part->rows, sizeof(*ranges));
+    for (uint64_t r = 0; r < part->rows; r++) {
+        ranges[r] = (fsdp_ckpt_range_t){
+            .tensor = part->index,
+            .first = row_first(part, r),
+            .count = part->columns,
+            .data = part->data + r * part->row_bytes,
+        };
+    }
+    status = fsdp_ckpt_read(ckpt, ranges, part->rows, NULL, NULL, err);
+    free(ranges);
+
+    return status;
+}
+
+static fsdp_status_t find_part(fsdp_ckpt_t *ckpt, const char *text,
+                               part_t *part, fsdp_error_t *err)
+{
+    const char *inner = NULL, *why = NULL;
+    fsdp_status_t status = FSDP_OK;
+    fsdp_ckpt_info_t info;
+    char *name;
+    uint64_t numel;
+
+    fsdp_ckpt_get_info(ckpt, &info);
+    slice_split(text, &name, &inner);
+    if (fsdp_ckpt_find(ckpt, text, &part->index)) {
+        inner = NULL; /* brackets are part of the name */
+    } else if (!fsdp_ckpt_find(ckpt, name, &part->index)) {
+        status = fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
+                                info.path, name);
+        goto err_free;
+    }
+
+    fsdp_ckpt_get_tensor(ckpt, part->index, &part->tensor);
+    if (!slice_parse(inner, &part->tensor, &part->slice, &why)) {
+        char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
+
+        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "'%s': %s; its shape is %s", text, why, shape);
+        free(shape);
+        goto err_free;
+    }
+
+    numel = slice_numel(&part->slice);
+    part->columns = 1;
+    if (part->slice.ndim > 0) {
+        uint32_t last = part->slice.ndim - 1;
+
+        part->columns = part->slice.hi[last] - part->slice.lo[last];
+    }
+    part->rows = (part->columns > 0) ? numel / part->columns : 0;
+    if (numel > VALUES_MOST) {
+        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "'%s': %" PRIu64 " values are more than the "
+                                "%d that are shown at once",
+                                text, numel, VALUES_MOST);
+    } else if (fsdp_dtype_bits(part->tensor.dtype) % 8 != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "'%s': values of type %s are not shown", text,
+                                fsdp_dtype_name(part->tensor.dtype));
+    }
+err_free:
+    free(name);
+    return status;
+}
+
+static void print_part(const part_t *part)
+{
+    char *name = cli_printable(part->tensor.name);
+    char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
+    char *slice = slice_format(&part->slice);
+    table_column_t *columns =
+        cli_realloc(NULL, part->columns, sizeof(*columns));
+    table_t *table;
+
+    for (uint64_t c = 0; c < part->columns; c++) {
+        columns[c] = (table_column_t){"", true};
+    }
+    table = table_create(columns, (unsigned)part->columns);
+    for (uint64_t i = 0; i < part->rows * part->columns; i++) {
+        char *value = format_value(part->tensor.dtype, part->data, i);
+
+        table_cell(table, "%s", value);
+        free(value);
+    }
+
+    printf("%s  %s %s, elements %s\n", name,
+           fsdp_dtype_name(part->tensor.dtype), shape, slice);
+    if (part->rows > 0) {
+        table_print(table, stdout);
+    }
+    table_destroy(table);
+    free(columns);
+    free(slice);
+    free(shape);
+    free(name);
+}
+
+static json_t *json_part(const part_t *part)
+{
+    json_t *item = json_object(), *values = json_array();
+    char *slice = slice_format(&part->slice);
+
+    cli_json_set(item, "name", cli_json_text(part->tensor.name));
+    cli_json_set(item, "dtype",
+                 cli_json_text(fsdp_dtype_name(part->tensor.dtype)));
+    cli_json_set(item, "elements", cli_json_text(slice));
+    for (uint64_t i = 0; i < part->rows * part->columns; i++) {
+        char *text = format_value(part->tensor.dtype, part->data, i);
+        json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+
+        /* NaN, Inf and complex numbers are no JSON. */
+        cli_json_append(values, (value != NULL) ? value : cli_json_text(text));
+        free(text);
+    }
+    cli_json_set(item, "values", values);
+    free(slice);
+
+    return item;
+}
+
+fsdp_status_t view_parts(fsdp_ckpt_t *ckpt, const cli_list_t *texts,
+                         const tool_t *tool, fsdp_error_t *err)
+{
+    json_t *all = json_array();
+    fsdp_status_t status = FSDP_OK;
+
+    for (size_t i = 0; i < texts->num && status == FSDP_OK; i++) {
+        part_t part = {0};
+
+        status = find_part(ckpt, texts->items[i], &part, err);
+        if (status == FSDP_OK) {
+            status = read_part(ckpt, &part, err);
+        }
+        if (status == FSDP_OK && tool->json) {
+            cli_json_append(all, json_part(&part));
+        } else if (status == FSDP_OK && !tool->quiet) {
+            print_part(&part);
+        }
+        free(part.data);
+    }
+    if (status == FSDP_OK && tool->json && !tool->quiet) {
+        cli_json_print(json_incref(all));
+    }
+    json_decref(all);
+
+    return status;
+}
