@@ -78,6 +78,17 @@ static void remove_tree(const char *path)
     errno = saved;
 }
 
+/* Opening a directory makes a network file system ask the server for it, so
+ * that a new entry is seen at once and not when a cache has grown old. */
+static void refresh(const char *dir)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
 static bool exists(const char *path)
 {
     struct stat st;
@@ -346,7 +357,8 @@ static fsdp_status_t begin_other(commit_t *commit,
     double end = now() + commit->deadline, look = now() + 2;
     unsigned round = 0;
 
-    while (!exists(commit->ranks)) {
+    for (refresh(commit->parent); !exists(commit->ranks);
+         refresh(commit->parent)) {
         if (now() > look && exists(commit->parent)) {
             FSDP_TRY(commit_preflight(commit->parent, config->bytes,
                                       config->files, NULL, err));
@@ -481,6 +493,7 @@ static fsdp_status_t receive(commit_t *commit, const char *topic,
 {
     uint32_t left = 0;
 
+    refresh(commit->ranks);
     for (uint32_t i = 0; i < num; i++) {
         fsdp_status_t status;
         char *path;
@@ -656,7 +669,8 @@ fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
         return no_memory(commit->target, err);
     }
 
-    while (status == FSDP_OK && !exists(path)) {
+    for (refresh(commit->ranks); status == FSDP_OK && !exists(path);
+         refresh(commit->ranks)) {
         status = look_for_failure(commit, err);
         /* Rank 0 takes the messages away when it has waited long enough. */
         if (status == FSDP_OK && !exists(commit->ranks)) {
@@ -700,6 +714,7 @@ static void dismiss(commit_t *commit)
             rank++;
         } else {
             pause_between(&round);
+            refresh(commit->ranks);
         }
         free(path);
     }
