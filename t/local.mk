@@ -32,6 +32,7 @@ check_PROGRAMS += \
 	t/unit/sum_tree.t \
 	t/unit/safetensors.t \
 	t/unit/save.t \
+	t/unit/tools.t \
 	t/unit/util.t
 # End of check_PROGRAMS
 
@@ -130,6 +131,10 @@ t_unit_layers_t_LDADD = $(NN_TEST_LDADD)
 t_unit_matmul_t_SOURCES = t/unit/matmul.c t/tap/tap.h
 t_unit_matmul_t_CFLAGS = $(NN_TEST_CFLAGS)
 t_unit_matmul_t_LDADD = $(NN_TEST_LDADD)
+
+t_unit_tools_t_SOURCES = t/unit/tools.c t/tap/tap.h
+t_unit_tools_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_unit_tools_t_LDADD = libtools.la libckptcore.la libutil.la
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 t_unit_util_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
