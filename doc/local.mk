@@ -3,6 +3,7 @@ dist_doc_DATA = \
 	LICENSE \
 	README.md \
 	doc/checkpoint-format.md \
+	doc/model.md \
 	doc/numerics.md \
 	doc/volume.md
 # End of dist_doc_DATA

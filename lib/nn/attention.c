@@ -144,23 +144,36 @@ NN_INLINE void tile_narrow(size_t depth, const float *a, size_t a_row,
 #undef STORE
 }
 
-/* c = or += a · b for rows a multiple of 8 and columns a multiple of 16. */
-NN_INLINE void product(size_t rows, size_t cols, size_t depth, const float *a,
-                       size_t a_row, size_t a_col, const float *b, size_t ldb,
-                       float *c, size_t ldc, bool add)
-{
-    size_t j = 0;
+/* In a block on the diagonal some of a product is known to be zero, or not
+ * needed: of scores what is right of the diagonal; of what is summed over keys
+ * those behind a query; of what is summed over queries those before a key. */
+typedef enum { WHOLE, SCORES, OVER_KEYS, OVER_QUERIES } reach_t;
 
-    for (; j + 2 * VEC <= cols; j += 2 * VEC) {
+/* c = or += a · b for rows a multiple of 8 and columns a multiple of 16.  Not
+ * inlined: callers are clones themselves, and call theirs. */
+NN_CLONES static void product(reach_t reach, size_t rows, size_t cols,
+                              size_t depth, const float *a, size_t a_row,
+                              size_t a_col, const float *b, size_t ldb,
+                              float *c, size_t ldc, bool add)
+{
+    for (size_t j = 0; j < cols; j += 2 * VEC) {
         for (size_t i = 0; i < rows; i += TILE_ROWS) {
-            tile_wide(depth, a + i * a_row, a_row, a_col, b + j, ldb,
-                      c + i * ldc + j, ldc, add);
-        }
-    }
-    for (; j < cols; j += VEC) {
-        for (size_t i = 0; i < rows; i += TILE_ROWS) {
-            tile_narrow(depth, a + i * a_row, a_row, a_col, b + j, ldb,
-                        c + i * ldc + j, ldc, add);
+            size_t from = (reach == OVER_QUERIES) ? i : 0, to = depth;
+
+            if (reach == OVER_KEYS && i + TILE_ROWS < depth) {
+                to = i + TILE_ROWS;
+            }
+            if ((reach == SCORES && j >= i + TILE_ROWS) || from >= to) {
+                continue;
+            }
+            if (j + VEC < cols) {
+                tile_wide(to - from, a + i * a_row + from * a_col, a_row, a_col,
+                          b + from * ldb + j, ldb, c + i * ldc + j, ldc, add);
+            } else {
+                tile_narrow(to - from, a + i * a_row + from * a_col, a_row,
+                            a_col, b + from * ldb + j, ldb, c + i * ldc + j,
+                            ldc, add);
+            }
         }
     }
 }
@@ -213,11 +226,18 @@ NN_INLINE void unpack(const head_t *h, fsdp_precision_t type, size_t rows,
 
 /* --- Forward ------------------------------------------------------------------ */
 
+/* Columns of a row that are looked at: in a block on the diagonal up to it, by
+ * whole vectors. */
+NN_INLINE size_t row_end(bool diagonal, size_t i)
+{
+    return diagonal ? (i + VEC) / VEC * VEC : BLOCK;
+}
+
 /* Hide from each row the keys behind it, in a block on the diagonal. */
 NN_INLINE void mask_diagonal(float *scores, size_t rows)
 {
     for (size_t i = 0; i < rows; i++) {
-        for (size_t j = i + 1; j < BLOCK; j++) {
+        for (size_t j = i + 1; j < row_end(true, i); j++) {
             scores[i * BLOCK + j] = MASKED;
         }
     }
@@ -225,8 +245,8 @@ NN_INLINE void mask_diagonal(float *scores, size_t rows)
 
 /* Turn scores into weights relative to the largest seen so far; what was summed
  * before shrinks by a factor. */
-NN_INLINE void softmax_block(size_t rows, float *scores, float *max, float *sum,
-                             float *shrink)
+NN_INLINE void softmax_block(bool diagonal, size_t rows, float *scores,
+                             float *max, float *sum, float *shrink)
 {
     float fresh[BLOCK];
 
@@ -235,7 +255,7 @@ NN_INLINE void softmax_block(size_t rows, float *scores, float *max, float *sum,
         vf_t most = vec_load(s, FSDP_F32, 0);
         float largest;
 
-        for (size_t j = VEC; j < BLOCK; j += VEC) {
+        for (size_t j = VEC; j < row_end(diagonal, i); j += VEC) {
             most = vec_max(most, vec_load(s, FSDP_F32, j));
         }
         largest = vec_largest(most);
@@ -255,7 +275,7 @@ NN_INLINE void softmax_block(size_t rows, float *scores, float *max, float *sum,
         float *s = scores + i * BLOCK;
         vf_t part = {0};
 
-        for (size_t j = 0; j < BLOCK; j += VEC) {
+        for (size_t j = 0; j < row_end(diagonal, i); j += VEC) {
             vf_t p = vec_exp(vec_load(s, FSDP_F32, j) - max[i]);
 
             vec_store(s, FSDP_F32, j, p);
@@ -291,17 +311,20 @@ NN_INLINE void forward_block(const head_t *h, fsdp_precision_t type,
     memset(w->acc, 0, BLOCK * h->cols * sizeof(*w->acc));
 
     for (size_t k0 = 0; k0 <= q0; k0 += BLOCK) {
-        product(rows, BLOCK, h->d, w->q + q0 * h->cols, h->cols, 1, w->k_t + k0,
-                h->rows, w->scores, BLOCK, false);
-        if (k0 == q0) {
+        bool diagonal = k0 == q0;
+
+        product(diagonal ? SCORES : WHOLE, rows, BLOCK, h->d,
+                w->q + q0 * h->cols, h->cols, 1, w->k_t + k0, h->rows,
+                w->scores, BLOCK, false);
+        if (diagonal) {
             mask_diagonal(w->scores, rows);
         }
-        softmax_block(rows, w->scores, max, sum, factor);
+        softmax_block(diagonal, rows, w->scores, max, sum, factor);
         if (k0 > 0) {
             scale_rows(h, rows, w->acc, factor);
         }
-        product(rows, h->cols, BLOCK, w->scores, BLOCK, 1, w->v + k0 * h->cols,
-                h->cols, w->acc, h->cols, true);
+        product(diagonal ? OVER_KEYS : WHOLE, rows, h->cols, BLOCK, w->scores,
+                BLOCK, 1, w->v + k0 * h->cols, h->cols, w->acc, h->cols, true);
     }
 
     for (size_t i = 0; i < real; i++) {
@@ -393,13 +416,13 @@ NN_INLINE void row_products(const head_t *h, fsdp_precision_t type,
 }
 
 /* scores := weights, dscores := weights (dscores - delta). */
-NN_INLINE void softmax_block_back(const work_t *w, size_t rows,
+NN_INLINE void softmax_block_back(bool diagonal, const work_t *w, size_t rows,
                                   const float *lse, const float *delta)
 {
     for (size_t i = 0; i < rows; i++) {
         float *s = w->scores + i * BLOCK, *ds = w->dscores + i * BLOCK;
 
-        for (size_t j = 0; j < BLOCK; j += VEC) {
+        for (size_t j = 0; j < row_end(diagonal, i); j += VEC) {
             vf_t p = vec_exp(vec_load(s, FSDP_F32, j) - lse[i]);
 
             vec_store(s, FSDP_F32, j, p);
@@ -423,28 +446,26 @@ NN_INLINE void backward_block(const head_t *h, fsdp_precision_t type,
     memset(w->acc, 0, BLOCK * h->cols * sizeof(*w->acc));
 
     for (size_t k0 = 0; k0 <= q0; k0 += BLOCK) {
+        bool diagonal = k0 == q0;
+        reach_t scores = diagonal ? SCORES : WHOLE;
+        reach_t queries = diagonal ? OVER_QUERIES : WHOLE;
         size_t at = k0 * h->cols;
 
-        product(rows, BLOCK, h->d, q, h->cols, 1, w->k_t + k0, h->rows,
+        product(scores, rows, BLOCK, h->d, q, h->cols, 1, w->k_t + k0, h->rows,
                 w->scores, BLOCK, false);
-        if (k0 == q0) {
+        if (diagonal) {
             mask_diagonal(w->scores, rows);
         }
-        product(rows, BLOCK, h->d, dout, h->cols, 1, w->v_t + k0, h->rows,
-                w->dscores, BLOCK, false);
-        softmax_block_back(w, rows, row_lse, w->delta + q0);
-        if (q0 == 0) {
-            /* The first token sees itself alone: its weight is 1 whatever its
-             * score, and rounding must not say otherwise. */
-            w->dscores[0] = 0;
-        }
+        product(scores, rows, BLOCK, h->d, dout, h->cols, 1, w->v_t + k0,
+                h->rows, w->dscores, BLOCK, false);
+        softmax_block_back(diagonal, w, rows, row_lse, w->delta + q0);
 
-        product(BLOCK, h->cols, rows, w->scores, 1, BLOCK, dout, h->cols,
-                w->dv + at, h->cols, true);
-        product(BLOCK, h->cols, rows, w->dscores, 1, BLOCK, q, h->cols,
+        product(queries, BLOCK, h->cols, rows, w->scores, 1, BLOCK, dout,
+                h->cols, w->dv + at, h->cols, true);
+        product(queries, BLOCK, h->cols, rows, w->dscores, 1, BLOCK, q, h->cols,
                 w->dk + at, h->cols, true);
-        product(rows, h->cols, BLOCK, w->dscores, BLOCK, 1, w->k + at, h->cols,
-                w->acc, h->cols, true);
+        product(diagonal ? OVER_KEYS : WHOLE, rows, h->cols, BLOCK, w->dscores,
+                BLOCK, 1, w->k + at, h->cols, w->acc, h->cols, true);
     }
     unpack(h, type, real, w->acc, dq, q0, h->ld_qkv, h->scale);
 }

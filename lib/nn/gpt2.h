@@ -38,7 +38,8 @@ typedef struct gpt2 gpt2_t;
 fsdp_status_t gpt2_config_check(const gpt2_config_t *config, fsdp_error_t *err);
 
 /* Hugging Face's config.json; settings that change the arithmetic and are not
- * implemented are FSDP_ERR_UNSUPPORTED. */
+ * implemented are FSDP_ERR_UNSUPPORTED.  Dropout is the exception: any rate is
+ * accepted, and 0 is used. */
 fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
                                fsdp_error_t *err);
 
@@ -57,6 +58,9 @@ char *gpt2_config_json(const gpt2_config_t *config);
  * @param seq      Tokens of a sequence, at most; at most config->positions.
  * @param train    Whether backward passes will be run.
  * @param threads  For the kernels.
+ *
+ * With FSDP_PLAIN in the environment matrix products are plain loops, even
+ * where oneDNN is there.
  */
 fsdp_status_t gpt2_create(fsdp_t *fsdp, fsdp_precision_t dtype,
                           const gpt2_config_t *config, uint32_t batch,
