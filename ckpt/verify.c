@@ -532,7 +532,8 @@ static fsdp_status_t check_entry(verify_t *verify, const char *dir,
     return status;
 }
 
-/* @param is_dir_p  Whether it is a directory of checkpoints at all. */
+/* @param is_dir_p  Whether it is a directory of checkpoints at all: others
+ *                   have a `latest` too. */
 static fsdp_status_t check_many(verify_t *verify, const char *dir,
                                 bool *is_dir_p, fsdp_error_t *err)
 {
@@ -540,9 +541,12 @@ static fsdp_status_t check_many(verify_t *verify, const char *dir,
     fsdp_status_t status = FSDP_OK;
     int num = scandir(dir, &entries, is_entry, versionsort);
 
-    *is_dir_p = num > 0;
+    *is_dir_p = false;
     for (int i = 0; i < num; i++) {
-        if (status == FSDP_OK) {
+        *is_dir_p = *is_dir_p || strcmp(entries[i]->d_name, LATEST) != 0;
+    }
+    for (int i = 0; i < num; i++) {
+        if (status == FSDP_OK && *is_dir_p) {
             status = check_entry(verify, dir, entries[i]->d_name, err);
         }
         free(entries[i]);

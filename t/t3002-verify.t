@@ -202,13 +202,20 @@ test_expect_success 'safetensors: says what no checksum covers' '
 '
 
 test_expect_success 'one HDF5 file' '
-	fsdp-convert --to hdf5-file good/$step m.h5 && fsdp-verify m.h5 &&
+	fsdp-convert --to hdf5-file good/$step m.h5 && fsdp-verify m.h5 >out &&
+	grep "^good: 89 tensors, 1 file, " out &&
+	ckpt_pieces m.h5 $wte >piece && read -r first count file offset <piece &&
+	cp m.h5 bad.h5 && flip bad.h5 $((offset + 1048576 + 3)) &&
+	expect_code 1 fsdp-verify bad.h5 >out &&
+	grep "^bad.h5: tensor $wte: elements \[262144, 524288)" out &&
 	truncate -s -5000 m.h5 && expect_code 1 fsdp-verify m.h5
 '
 
 test_expect_success 'nothing there; results that cannot be written' '
 	expect_code 65 fsdp-verify nowhere 2>err && grep "^fsdp-verify: nowhere" err &&
 	mkdir empty && expect_code 65 fsdp-verify empty 2>err &&
+	echo global_step2 >empty/latest && mkdir empty/global_step2 &&
+	expect_code 65 fsdp-verify empty 2>err && grep "^fsdp-verify: empty.*no checkpoint" err &&
 	expect_code 74 fsdp-verify good >/dev/full
 '
 
