@@ -2,6 +2,7 @@
 dist_doc_DATA = \
 	LICENSE \
 	README.md \
+	doc/adding-a-format.md \
 	doc/checkpoint-format.md \
 	doc/model.md \
 	doc/numerics.md \
