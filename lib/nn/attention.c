@@ -459,6 +459,11 @@ NN_INLINE void backward_block(const head_t *h, fsdp_precision_t type,
         product(scores, rows, BLOCK, h->d, dout, h->cols, 1, w->v_t + k0,
                 h->rows, w->dscores, BLOCK, false);
         softmax_block_back(diagonal, w, rows, row_lse, w->delta + q0);
+        if (q0 == 0) {
+            /* The first token sees itself alone: its weight is 1 whatever its
+             * score, and rounding must not say otherwise. */
+            w->dscores[0] = 0;
+        }
 
         product(queries, BLOCK, h->cols, rows, w->scores, 1, BLOCK, dout,
                 h->cols, w->dv + at, h->cols, true);

@@ -222,6 +222,24 @@ static void test_large_scores(void)
     free_run(&r);
 }
 
+/* A token that sees itself alone has a weight of 1 whatever its score is: q and
+ * k have no gradient, not even one of rounding, which AdamW would blow up. */
+static void test_alone(fsdp_precision_t type)
+{
+    attention_shape_t s = {6, 1, 3, 37, type};
+    bool zero = true;
+    run_t r;
+
+    run_attention(&r, &s, 1);
+    for (size_t row = 0; row < r.rows; row++) {
+        for (size_t i = 0; i < 2 * r.width; i++) {
+            zero = zero && get(r.dqkv, type, row * 3 * r.width + i) == 0;
+        }
+    }
+    ok(zero, "a token alone: no gradient of q and k at all");
+    free_run(&r);
+}
+
 int main(void)
 {
     static const struct {
@@ -248,6 +266,8 @@ int main(void)
     }
     test_threads(FSDP_F32);
     test_threads(FSDP_BF16);
+    test_alone(FSDP_F32);
+    test_alone(FSDP_BF16);
     test_causal();
     test_large_scores();
     return tap_done();
