@@ -63,7 +63,9 @@ dist_check_SCRIPTS += \
 	t/t3006-examples.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
-	t/t4101-train-slurm.t
+	t/t4101-train-slurm.t \
+	t/t9001-kill.t \
+	t/t9002-bits.t
 # End of dist_check_SCRIPTS
 
 # For each program that says nothing else: the unit tests.
