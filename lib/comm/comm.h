@@ -37,7 +37,8 @@ struct comm_ops {
     unsigned version;
     const char *name;
 
-    /* Initialise; may block for as long as ranks are missing. */
+    /* Initialise; may block for as long as ranks are missing.  Sends nothing:
+     * other ranks may not be ready for messages yet. */
     fsdp_status_t (*open)(void **ctx_p, uint32_t *rank_p, uint32_t *world_p,
                           fsdp_error_t *err);
     /* Finalise; collective. */
@@ -239,7 +240,9 @@ fsdp_status_t comm_exchange_wait(comm_t *comm, unsigned slot,
                                  fsdp_error_t *err);
 
 /* Every rank of the group gives @a bytes at all + index * bytes (in place) and
- * gets those of the others. */
+ * gets those of the others.  Each sends (size - 1) * bytes; where nodes have
+ * several ranks, as many each, large blocks cross between two nodes once, and
+ * are passed on inside.  Needs a free slot, better two. */
 fsdp_status_t comm_all_gather(comm_t *comm, const comm_group_t *group,
                               comm_class_t class, void *all, size_t bytes,
                               fsdp_error_t *err);

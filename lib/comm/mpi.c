@@ -128,6 +128,12 @@ static fsdp_status_t init_mpi(fsdp_error_t *err)
                                : mpi_error(err, rc, "MPI_Init_thread");
 }
 
+/*
+ * Open without a message to anybody.  Under Slurm the barrier at the end of
+ * MPI_Init is none (a PMIx fence without data), and Open MPI 4.1 crashes on a
+ * message that comes while it still starts.  The first messages come after the
+ * rendezvous, which is a barrier.
+ */
 static fsdp_status_t open_mpi(mpi_t *mpi, uint32_t *rank_p, uint32_t *world_p,
                               fsdp_error_t *err)
 {
@@ -136,14 +142,15 @@ static fsdp_status_t open_mpi(mpi_t *mpi, uint32_t *rank_p, uint32_t *world_p,
     MPI_TRY(MPI_Initialized(&initialised), err);
     if (initialised) {
         FSDP_TRY(check_threads(err));
+        MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm), err);
     } else {
         FSDP_TRY(init_mpi(err));
         mpi->initialised = true;
+        mpi->comm = MPI_COMM_WORLD; /* ours alone */
     }
 
     MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), err);
     MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), err);
-    MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->comm), err);
     MPI_TRY(MPI_Comm_set_errhandler(mpi->comm, MPI_ERRORS_RETURN), err);
     MPI_TRY(MPI_Comm_rank(mpi->comm, &rank), err);
     MPI_TRY(MPI_Comm_size(mpi->comm, &world), err);
@@ -178,9 +185,10 @@ static void comm_mpi_close(void *ctx)
 {
     mpi_t *mpi = ctx;
 
-    MPI_Comm_free(&mpi->comm);
     if (mpi->initialised) {
         MPI_Finalize();
+    } else {
+        MPI_Comm_free(&mpi->comm);
     }
     for (unsigned i = 0; i < COMM_MAX_EXCHANGES; i++) {
         free(mpi->slots[i].peers);

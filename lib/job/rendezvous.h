@@ -11,7 +11,8 @@
 /**
  * Exchange a card with each rank (version, host), and find everybody's node.
  * Runs as a job of the worker, after MPI has been initialised there: the other
- * way round Open MPI 4 loses its server.  Collective.
+ * way round Open MPI 4 loses its server.  And before the first message: it is
+ * the barrier that MPI_Init is not under Slurm.  Collective.
  *
  * @return FSDP_ERR_MISMATCH, naming the rank, if it runs another version of
  *         the library; FSDP_ERR_NO_LAUNCHER if PMIx does not do its work.
