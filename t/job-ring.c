@@ -23,6 +23,7 @@
 typedef struct {
     double deadline, seconds;
     uint64_t block;
+    uint32_t per_node;
     const char *run_dir;
     /* A rank that fails in a way: reports an error, stops, or is killed. */
     const char *fail, *stop, *kill;
@@ -34,13 +35,14 @@ static const struct argp_option options[] = {
     {"run-dir",                         'r', "DIR", 0, "Keep heartbeats there", 0},
     {"seconds",                    's', "SECONDS", 0, "Pass numbers around for so long", 0},
     {"block",                                  'n', "WORDS", 0, "Numbers of each rank", 0},
-    {"fail",       'f', "RANK", 0, "This rank has an error", 0},
+    {"per-node",       'p', "RANKS", 0, "Act as if so many ranks shared a node", 0},
+    {"fail",                                 'f', "RANK", 0, "This rank has an error", 0},
     {"stop",                                 'S', "RANK", 0, "This rank stops in round 30", 0},
-    {"kill",                                 'K', "RANK", 0, "This rank is killed in round 30", 0},
-    {"alone",                          'a', NULL, 0, "Be alone", 0},
-    {"bench",                         'b', NULL, 0, "Measure", 0},
-    {"quiet", 'q', NULL, 0, "Only errors", 0},
-    {0                                 }
+    {"kill",                          'K', "RANK", 0, "This rank is killed in round 30", 0},
+    {"alone",                         'a', NULL, 0, "Be alone", 0},
+    {"bench", 'b', NULL, 0, "Measure", 0},
+    {"quiet",                                  'q', NULL, 0, "Only errors", 0},
+    {0}
 };
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
@@ -59,6 +61,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'n':
         set->block = strtoull(text, NULL, 10);
+        return 0;
+    case 'p':
+        set->per_node = (uint32_t)strtoul(text, NULL, 10);
         return 0;
     case 'S':
         set->stop = text;
@@ -340,6 +345,16 @@ static fsdp_status_t test_agree(fsdp_job_t *job, const settings_t *set,
     return fsdp_job_agree(job, status, &mine, err);
 }
 
+static uint32_t nodes[64];
+
+static void set_nodes(fsdp_job_t *job, uint32_t per_node)
+{
+    for (uint32_t rank = 0; rank < 64; rank++) {
+        nodes[rank] = rank / per_node;
+    }
+    comm_set_nodes(job_comm(job), nodes);
+}
+
 static fsdp_status_t run(fsdp_job_t *job, const settings_t *set,
                          fsdp_error_t *err)
 {
@@ -347,6 +362,9 @@ static fsdp_status_t run(fsdp_job_t *job, const settings_t *set,
     comm_counters_t counters;
 
     FSDP_TRY(test_agree(job, set, err));
+    if (set->per_node > 0) {
+        set_nodes(job, set->per_node);
+    }
     if (set->bench) {
         return run_bench(job, err);
     }

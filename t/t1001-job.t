@@ -32,6 +32,19 @@ for n in 1 2 3 4; do
 	'
 done
 
+# Blocks of 400000 bytes: with 2 ranks a node each crosses once to each other
+# node, and is passed on there; with 4 and 2 ranks a node, straight.
+test_expect_success MPI 'large blocks cross between nodes once' '
+	mpirun_np 6 "$ring" --per-node=2 --block=50000 >out &&
+	test $(grep -c "^sent gather 48000000 reduce 8000000 .* link 24[0-9]* in 20" out) = 3 &&
+	test $(grep -c "^sent gather 48000000 reduce 8000000 .* link 16[0-9]* in 20" out) = 3
+'
+
+test_expect_success MPI 'uneven nodes' '
+	mpirun_np 6 "$ring" --per-node=4 --block=50000 >out &&
+	test $(grep -c "^sent gather 48000000 reduce 8000000 " out) = 6
+'
+
 test_expect_success MPI 'an error of one rank is the error of all' '
 	expect_code 74 mpirun_np 3 "$ring" -q --fail=1 >out 2>err &&
 	grep -q "^job-ring: input/output: disk of rank 1 is full" err &&

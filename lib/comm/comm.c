@@ -252,6 +252,9 @@ static void free_comm(comm_t *comm)
     pthread_cond_destroy(&comm->done);
     pthread_cond_destroy(&comm->work);
     pthread_mutex_destroy(&comm->lock);
+    free(comm->grid);
+    free(comm->node_count);
+    free(comm->node_number);
     free(comm->pending);
     free(comm->recvs);
     free(comm->sends);
@@ -467,8 +470,12 @@ static fsdp_status_t make_tables(comm_t *comm, fsdp_error_t *err)
     comm->pending = malloc(world * sizeof(*comm->pending));
     comm->sends = malloc(world * sizeof(*comm->sends));
     comm->recvs = malloc(world * sizeof(*comm->recvs));
+    comm->node_number = calloc(world, sizeof(*comm->node_number));
+    comm->node_count = malloc(world * sizeof(*comm->node_count));
+    comm->grid = malloc(world * sizeof(*comm->grid));
     if (comm->ranks == NULL || comm->pending == NULL || comm->sends == NULL ||
-        comm->recvs == NULL) {
+        comm->recvs == NULL || comm->node_number == NULL ||
+        comm->node_count == NULL || comm->grid == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
                               "no memory for tables of %zu ranks", world);
     }

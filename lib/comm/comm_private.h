@@ -48,6 +48,7 @@ struct comm {
     bool busy[COMM_MAX_EXCHANGES];
     comm_message_t *sends, *recvs; /* of collectives: a message for each peer */
     uint32_t *pending;             /* ranks waited for */
+    uint32_t *node_number, *node_count, *grid; /* of all-gathers by node */
 
     _Atomic uint64_t bytes[COMM_NUM_CLASSES];
     _Atomic uint64_t link_bytes;
