@@ -19,10 +19,10 @@ test_expect_success 'set up text and cluster' '
 	echo "times are drawn with KILL_SEED=$seed" >&3
 '
 
-# A number in [0, $1), the next of the sequence.
+# draw N: sets drawn to a number in [0, N), the next of the sequence.
 draw() {
 	seed=$(((seed * 1103515245 + 12345) % 2147483648))
-	echo $((seed / 65536 % $1))
+	drawn=$((seed / 65536 % $1))
 }
 
 # pids of fsdp-train, as seen from outside, in the order of ranks.
@@ -46,8 +46,8 @@ train() {
 # kill_one NODES RANKS: start, wait for a random time, kill a random rank.
 kill_one() {
 	nodes=$1 ranks=$2 dir=run-$3
-	wait_ms=$(draw 6000)
-	victim=$(draw "$ranks")
+	draw 6000 && wait_ms=$drawn
+	draw "$ranks" && victim=$drawn
 	train -N "$nodes" -n "$ranks" "$FSDP_BUILDDIR/bin/fsdp-train" text \
 		--layers 4 --width 192 --heads 4 --seq 64 --batch 4 \
 		--micro-batches 8 --steps 100000 --valid 0 --save "$dir" \
@@ -76,7 +76,7 @@ kill_one() {
 	test -z "$(ranks_running)" || return 1
 	# What was complete before is complete now, and can be loaded.
 	if test -e "$dir/latest"; then
-		fsdp-verify "$dir" >&3 || return 1
+		fsdp-verify "$dir/$(cat "$dir/latest")" >&3 || return 1
 		step=$(sed "s/step-0*//" "$dir/latest") &&
 		fsdp-train text --layers 4 --width 192 --heads 4 --seq 64 \
 			--batch 4 --micro-batches 8 --valid 0 \
