@@ -13,7 +13,7 @@ TOP=$PWD
 # unevenly to any other number.
 MODEL=(--layers 6 --width 192 --heads 6 --seq 128)
 TRAIN=(--micro-batches 12 --batch 1 --lr 2e-3 --warmup 20 --seed 1)
-STEPS=120
+STEPS=180
 TEXT_DIR=/usr/share/games/fortunes # Debian: fortunes
 PYTHON=/usr/bin/python3            # Debian's, which has h5py
 
@@ -222,9 +222,10 @@ reshard() {
 }
 
 resume() { # resume NAME NODES RANKS STRATEGY CHECKPOINT WHAT
-	local last
+	local last nodes="$2 nodes"
+	[[ $2 != 1 ]] || nodes='one node'
 	last=$(printf 'step-%08d' "$STEPS")
-	heading "Resume $6: $2 node(s), $3 ranks, strategy $4"
+	heading "Resume $6: $3 ranks on $nodes, strategy $4"
 	write_job "$1" "$2" "$3" --resume "${5#"$DIR"/}" --steps "$STEPS" --strategy "$4" \
 		--valid "$THIRD" --save "ckpt-$1" text.txt
 	run_job "$1"
