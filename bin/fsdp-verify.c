@@ -98,7 +98,7 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
 
     printf("%s: %" PRIu64 " tensors, %" PRIu64 " file%s, %s read in %.2f s "
            "(%s)\n",
-           (result->findings == 0) ? "good" : "damaged", result->tensors,
+           (result->findings == 0) ? "good" : "not good", result->tensors,
            result->files, (result->files == 1) ? "" : "s",
            size_format(result->bytes, size), result->seconds, rate);
     if (result->unchecked > 0) {

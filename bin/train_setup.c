@@ -65,6 +65,10 @@ fsdp_status_t setup_job(train_t *train, fsdp_error_t *err)
 
     config.deadline = set->deadline;
     config.run_dir = set->save_dir;
+    if (config.run_dir == NULL && getenv("PMIX_RANK") != NULL &&
+        access(".", W_OK) == 0) {
+        config.run_dir = ".";
+    }
     /* Before the start: ranks that wait for one that died there say so. */
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);

@@ -351,7 +351,7 @@ FSDP_API int64_t fsdp_get_step(const fsdp_t *fsdp);
 /* What of a parameter. */
 typedef enum {
     FSDP_VALUE = 0,
-    FSDP_GRAD = 1, /* after fsdp_clip(); before the next round */
+    FSDP_GRAD = 1, /* after fsdp_clip(), scaled by it; before the next round */
     FSDP_EXP_AVG = 2,
     FSDP_EXP_AVG_SQ = 3
 } fsdp_what_t;

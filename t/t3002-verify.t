@@ -16,7 +16,7 @@ fresh() {
 finds() {
 	expect_code 1 fsdp-verify c/$step >out 2>err || return 1
 	test_must_be_empty err &&
-	grep "^damaged: " out &&
+	grep "^not good: " out &&
 	for pattern; do
 		grep -e "$pattern" out || return 1
 	done
@@ -164,7 +164,7 @@ test_expect_success 'digests that are not those of the values' '
 test_expect_success 'shards exchanged, with checksums to match' '
 	fresh && cd c/$step && mv shard-00001.h5 x && mv shard-00002.h5 shard-00001.h5 &&
 	mv x shard-00002.h5 && cd ../.. && ckpt_reseal c/$step &&
-	expect_code 1 fsdp-verify c/$step >out && grep "^damaged: " out
+	expect_code 1 fsdp-verify c/$step >out && grep "^not good: " out
 '
 
 test_expect_success 'resealing by itself is not found' '

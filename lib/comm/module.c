@@ -28,7 +28,7 @@ static fsdp_status_t load(const char *path, const struct comm_ops **ops_p,
     handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     errno = 0;
     if (handle == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+        return fsdp_error_set(err, FSDP_ERR_NO_LAUNCHER,
                               "%s: cannot be loaded: %s", path, dlerror());
     }
 
@@ -125,7 +125,7 @@ fsdp_status_t comm_module_load(const char *name, const struct comm_ops **ops_p,
     if (status == FSDP_ERR_NOT_FOUND) {
         errno = 0;
         status = fsdp_error_set(
-            err, FSDP_ERR_UNSUPPORTED,
+            err, FSDP_ERR_NO_LAUNCHER,
             "no module fsdp_comm_%s.so in %s: build with --with-%s, or set "
             "FSDP_MODULE_PATH",
             name, list + (list[0] == ':'), name);

@@ -379,6 +379,11 @@ void fsdp_job_close(fsdp_job_t *job)
 
 /* --- Use --------------------------------------------------------------------------- */
 
+double job_deadline(const fsdp_job_t *job)
+{
+    return job->deadline;
+}
+
 comm_t *job_comm(fsdp_job_t *job)
 {
     return job->comm;

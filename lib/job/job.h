@@ -15,6 +15,9 @@
 /* Borrowed until fsdp_job_close(). */
 comm_t *job_comm(fsdp_job_t *job);
 
+/* Seconds that any wait for peers may take. */
+double job_deadline(const fsdp_job_t *job);
+
 /* The error that broke the job, or FSDP_OK. */
 fsdp_status_t job_broken(const fsdp_job_t *job, fsdp_error_t *err);
 

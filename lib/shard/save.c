@@ -554,6 +554,7 @@ static fsdp_status_t prepare(fsdp_t *fsdp, const fsdp_save_config_t *config,
     save->config.alias_owners = save->alias_owners;
     save->config.num_aliases = save->num_aliases;
     save->config.meta_json = save->meta;
+    save->config.deadline = job_deadline(fsdp->job);
 
     return FSDP_OK;
 }

@@ -613,7 +613,7 @@ static void test_modules(void)
     const struct comm_ops *ops = NULL;
     fsdp_error_t err;
 
-    ok(comm_module_load("no-such", &ops, &err) == FSDP_ERR_UNSUPPORTED &&
+    ok(comm_module_load("no-such", &ops, &err) == FSDP_ERR_NO_LAUNCHER &&
            strstr(err.text, "fsdp_comm_no-such.so") != NULL,
        "%s", err.text);
 #if HAVE_MPI
