@@ -414,6 +414,7 @@ int main(int argc, char **argv)
     fsdp_status_t status;
     fsdp_error_t err = {0};
     bool within = true;
+    int code;
 
     settings_init(&set);
     cli_parse("fsdp-train", &argp, argc, argv, &set);
@@ -436,6 +437,9 @@ int main(int argc, char **argv)
         }
     }
 
-    return cli_finish(setup_end(
-        &train, status, within ? FSDP_EXIT_DONE : FSDP_EXIT_DIFFERS, &err));
+    code = setup_end(&train, status,
+                     within ? FSDP_EXIT_DONE : FSDP_EXIT_DIFFERS, &err);
+    free(set.data.items);
+
+    return cli_finish(code);
 }

@@ -7,9 +7,13 @@ AM_TESTS_ENVIRONMENT = \
 	FSDP_BUILDDIR='$(abs_top_builddir)' \
 	FSDP_MODULE_PATH='$(abs_top_builddir)/.libs' \
 	SHARNESS_TEST_DIRECTORY='$(abs_top_builddir)/t' \
-	SHARNESS_BUILD_DIRECTORY='$(abs_top_builddir)'; \
-	export SHARNESS_SH FSDP_SRCDIR FSDP_BUILDDIR FSDP_MODULE_PATH \
-	SHARNESS_TEST_DIRECTORY SHARNESS_BUILD_DIRECTORY;
+	SHARNESS_BUILD_DIRECTORY='$(abs_top_builddir)' \
+	ASAN_OPTIONS=fast_unwind_on_malloc=0 \
+	LSAN_OPTIONS='suppressions=$(abs_top_srcdir)/t/lsan.supp:print_suppressions=0' \
+	UBSAN_OPTIONS=print_stacktrace=1; \
+	export ASAN_OPTIONS LSAN_OPTIONS UBSAN_OPTIONS SHARNESS_SH \
+	FSDP_SRCDIR FSDP_BUILDDIR FSDP_MODULE_PATH SHARNESS_TEST_DIRECTORY \
+	SHARNESS_BUILD_DIRECTORY;
 
 check_PROGRAMS += \
 	t/unit/attention.t \
@@ -147,6 +151,7 @@ TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)
 
 EXTRA_DIST += \
 	t/README.md \
+	t/lsan.supp \
 	t/sharness.d/01-setup.sh \
 	t/sharness.d/02-mpi.sh \
 	t/sharness.d/03-slurm.sh \
