@@ -10,7 +10,7 @@ PACKAGES=(
 	# build
 	autoconf autoconf-archive automake gcc libc6-dev libtool make pkg-config
 	# libraries: checkpoints
-	libhdf5-dev libisal-dev libjansson-dev libssl-dev libzstd-dev
+	libhdf5-dev libisal-dev libjansson-dev libssl-dev
 	# libraries: runtime
 	libdnnl-dev libopenmpi-dev libpmix-dev
 	# the private cluster (libpmix-dev has the libpmix.so that srun loads)
