@@ -88,8 +88,8 @@ double cli_parse_double(const struct argp_state *state, const char *what,
         argp_error(state, "%s must be a number, not '%s'", what, text);
     }
     if (value < least || value > most) {
-        argp_error(state, "%s must be from %g to %g, not %s", what, least, most,
-                   text);
+        argp_error(state, "%s must be from %.9g to %.9g, not %s", what, least,
+                   most, text);
     }
 
     return value;

@@ -121,6 +121,7 @@ typedef struct {
     int32_t *tokens; /* of a micro-batch */
     FILE *log;       /* rank 0's, or NULL */
     char *source;    /* the checkpoint that parameters come from, or NULL */
+    bool stop;       /* a rank got SIGTERM; the same on all ranks */
     bool resumed;    /* with optimizer state and step */
     json_t *saved;   /* what was saved beside its tensors, or NULL */
 } train_t;

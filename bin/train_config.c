@@ -12,6 +12,7 @@
 
 #include "fsdp_ckpt.h"
 #include "lib/util/check.h"
+#include "lib/util/io.h"
 
 /* clang-format off */
 const hyper_info_t hyper_info[NUM_HYPERS] = {
@@ -115,6 +116,31 @@ static fsdp_status_t read_checkpoint(train_t *train, const char *path,
     return read_model(train, train->source, err);
 }
 
+/* The one that DIR/latest names could not be opened, and an older one was. */
+static void warn_not_newest(const train_t *train, const char *dir)
+{
+    char *latest = cli_printf("%s/latest", dir), *text = NULL, *path;
+    fsdp_error_t err = {0};
+    fsdp_ckpt_t *ckpt;
+    size_t size;
+
+    if (io_read_file(latest, 4096, &text, &size, NULL) == FSDP_OK) {
+        text[strcspn(text, "\r\n")] = '\0';
+        path = cli_printf("%s/%s", dir, text);
+        if (strcmp(path, train->source) != 0) {
+            if (fsdp_ckpt_open(path, &ckpt, &err) == FSDP_OK) {
+                fsdp_ckpt_close(ckpt);
+            } else {
+                cli_message("warning: %s; going on from %s", err.text,
+                            train->source);
+            }
+        }
+        free(path);
+    }
+    free(text);
+    free(latest);
+}
+
 /* What --resume or --init-from name; nothing is no error for "latest". */
 static fsdp_status_t find_checkpoint(train_t *train, fsdp_error_t *err)
 {
@@ -137,6 +163,9 @@ static fsdp_status_t find_checkpoint(train_t *train, fsdp_error_t *err)
         return FSDP_OK;
     }
     train->resumed = status == FSDP_OK;
+    if (train->resumed && train->info.rank == 0) {
+        warn_not_newest(train, path);
+    }
 
     return status;
 }

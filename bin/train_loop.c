@@ -18,7 +18,7 @@
 /* Room for the losses of a step or a validation. */
 typedef struct {
     double *mine, *all;
-    uint32_t count, rounds;
+    uint32_t count, rounds, num; /* num: all[], with a flag of each rank */
 } losses_t;
 
 static fsdp_status_t losses_create(const train_t *train, uint32_t count,
@@ -28,8 +28,10 @@ static fsdp_status_t losses_create(const train_t *train, uint32_t count,
     losses_t losses = {.count = count};
 
     losses.rounds = count / world + (count % world != 0);
-    losses.mine = calloc(losses.rounds, sizeof(*losses.mine));
-    losses.all = calloc(count, sizeof(*losses.all));
+    /* And one more round of numbers: which ranks were told to end. */
+    losses.num = (losses.rounds + 1) * world;
+    losses.mine = calloc(losses.rounds + 1, sizeof(*losses.mine));
+    losses.all = calloc(losses.num, sizeof(*losses.all));
     if (losses.mine == NULL || losses.all == NULL) {
         free(losses.mine);
         free(losses.all);
@@ -93,11 +95,20 @@ static fsdp_status_t run_rounds(train_t *train, fsdp_mode_t mode, int64_t step,
     bool failed = false;
 
     for (uint32_t round = 0; round < losses->rounds; round++) {
+        /* Validation may be long, and alone nobody waits for this rank. */
+        if (mode == FSDP_EVAL && train->info.world == 1 && setup_stopped()) {
+            return fsdp_error_set(err, FSDP_ERR_SIGNALLED,
+                                  "stopped by SIGTERM during validation");
+        }
         FSDP_TRY(run_round(train, mode, step, round, losses, data_seconds,
                            &data_err, err));
     }
-    FSDP_TRY(fsdp_gather_scalars(train->fsdp, losses->mine, losses->count,
+    losses->mine[losses->rounds] = setup_stopped();
+    FSDP_TRY(fsdp_gather_scalars(train->fsdp, losses->mine, losses->num,
                                  losses->all, err));
+    for (uint32_t i = losses->num - train->info.world; i < losses->num; i++) {
+        train->stop |= losses->all[i] != 0;
+    }
     for (uint32_t m = 0; m < losses->count; m++) {
         failed |= losses->all[m] == LOSS_FAILED;
         sum += losses->all[m];
@@ -269,8 +280,13 @@ static fsdp_status_t after_step(train_t *train, losses_t *valid, uint64_t *seen,
             return save_failed(train, status);
         }
     }
-    /* Alone, no wait notices it. */
-    if (setup_stopped() && train->info.world == 1) {
+    /* Agreed, since while all are there no wait notices it. */
+    if (train->stop && !last) {
+        status = fsdp_save_wait(train->fsdp, err);
+        watch_saves(train, seen);
+        if (status != FSDP_OK) {
+            return save_failed(train, status);
+        }
         return fsdp_error_set(err, FSDP_ERR_SIGNALLED,
                               "stopped by SIGTERM after step %" PRId64, step);
     }

@@ -2,6 +2,7 @@
 
 #include "bin/train.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,11 @@ static fsdp_status_t write_text(train_t *train, text_t *text, fsdp_error_t *err)
         put_token(train, text->tokens[i]);
     }
     for (uint32_t i = 0; i < set->sample_tokens; i++) {
+        if (setup_stopped()) {
+            return fsdp_error_set(err, FSDP_ERR_SIGNALLED,
+                                  "stopped by SIGTERM after %" PRIu32 " tokens",
+                                  i);
+        }
         FSDP_TRY(next_token(train, text, i, err));
         if (print) {
             put_token(train, text->tokens[text->num - 1]);

@@ -98,6 +98,18 @@ static fsdp_status_t read_part(fsdp_ckpt_t *ckpt, part_t *part,
     return status;
 }
 
+/* A parameter's name may be without "model/", as in a pattern. */
+static bool find_name(const fsdp_ckpt_t *ckpt, const char *name,
+                      uint64_t *index_p)
+{
+    char *full = cli_printf("model/%s", name);
+    bool found = fsdp_ckpt_find(ckpt, name, index_p) ||
+                 fsdp_ckpt_find(ckpt, full, index_p);
+
+    free(full);
+    return found;
+}
+
 static fsdp_status_t find_part(fsdp_ckpt_t *ckpt, const char *text,
                                part_t *part, fsdp_error_t *err)
 {
@@ -111,7 +123,7 @@ static fsdp_status_t find_part(fsdp_ckpt_t *ckpt, const char *text,
     slice_split(text, &name, &inner);
     if (fsdp_ckpt_find(ckpt, text, &part->index)) {
         inner = NULL; /* brackets are part of the name */
-    } else if (!fsdp_ckpt_find(ckpt, name, &part->index)) {
+    } else if (!find_name(ckpt, name, &part->index)) {
         status = fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
                                 info.path, name);
         goto err_free;

@@ -204,4 +204,49 @@ test_expect_success 'SIGTERM ends a run alone after its step' '
 	grep "SIGTERM" term.err
 '
 
+# term COMMAND...: all its ranks get SIGTERM after a while.
+term() {
+	{ "$@" >term.out 2>term.err & } &&
+	launcher=$! &&
+	sleep 2 &&
+	kill -TERM $(cat pids.*) &&
+	{ wait $launcher; code=$?; } &&
+	cat term.err &&
+	test $code -eq 69
+}
+
+test_expect_success MPI 'SIGTERM to all ranks ends training after a step' '
+	cat >ranks <<-\EOF &&
+	#!/bin/sh
+	echo $$ >pids.$$
+	exec fsdp-train "$@"
+	EOF
+	chmod +x ranks && rm -f pids.* &&
+	term mpirun_np 2 ./ranks $tiny --steps 1000000 --save stopped \
+		--save-every 50 text &&
+	grep "stopped by SIGTERM after step" term.err &&
+	fsdp-verify stopped
+'
+
+test_expect_success 'SIGTERM ends sampling and validation' '
+	rm -f pids.* &&
+	train one --steps 1 --save one.ckpt &&
+	term ./ranks --sample x --init-from one.ckpt --tokens 16777216 &&
+	rm -f pids.* &&
+	term ./ranks --eval $tiny --init-from one.ckpt --valid-count 1000000 text
+'
+
+test_expect_success 'resume says that the newest checkpoint is damaged' '
+	train marred --steps 2 --save two --save-every 1 &&
+	truncate -s 10 two/step-00000002/shard-00000.h5 &&
+	train older --steps 2 --resume two 2>two.err &&
+	cat two.err &&
+	grep "warning: two/step-00000002/shard-00000.h5: " two.err &&
+	grep "going on from two/step-00000001" two.err
+'
+
+test_expect_success 'a number too large for its option is not called in range' '
+	bad 64 "beta1 must be from 0 to 0.9999999, not 1" $tiny --beta1 1 text
+'
+
 test_done

@@ -251,8 +251,9 @@ static fsdp_status_t plan_control(fsdp_t *fsdp, fsdp_error_t *err)
 {
     size_t world = fsdp->mesh.world;
 
+    /* One more than a step's losses: what a program wants to agree on. */
     fsdp->scalars_each =
-        (fsdp->rounds > SCALARS_MIN) ? fsdp->rounds : SCALARS_MIN;
+        (fsdp->rounds >= SCALARS_MIN) ? fsdp->rounds + 1 : SCALARS_MIN;
     FSDP_TRY(memory_plan(fsdp, FSDP_MEM_COMM, true,
                          world * sizeof(*fsdp->calls), &fsdp->calls, err));
     FSDP_TRY(memory_plan(fsdp, FSDP_MEM_COMM, true,

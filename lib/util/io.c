@@ -52,7 +52,8 @@ fsdp_status_t io_pread(int fd, void *buf, size_t size, uint64_t offset,
         if (n == 0) {
             errno = 0;
             return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                                  "%s: ends at byte %llu, %zu bytes too soon",
+                                  "%s: ends before byte %llu, where %zu bytes "
+                                  "should be: it was cut short",
                                   path, (unsigned long long)offset, size);
         }
         p += n;
