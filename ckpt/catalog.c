@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/catalog_box.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -118,6 +119,7 @@ void catalog_free(catalog_t *cat)
     free(cat->units);
     free(cat->dims);
     free(cat->crcs);
+    free(cat->boxes);
     catalog_init(cat);
 }
 
@@ -246,8 +248,8 @@ fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
     return FSDP_OK;
 }
 
-fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
-                                fsdp_error_t *err)
+static fsdp_status_t append_piece(catalog_t *cat, const catalog_piece_t *piece,
+                                  fsdp_error_t *err)
 {
     if (piece->count == 0) {
         return FSDP_OK;
@@ -267,6 +269,49 @@ fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
     }
 
     cat->pieces[cat->num_pieces++] = *piece;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
+                                fsdp_error_t *err)
+{
+    catalog_piece_t added = *piece;
+
+    added.box = CATALOG_NONE;
+    return append_piece(cat, &added, err);
+}
+
+fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
+                              const uint64_t *start, const uint64_t *count,
+                              const uint64_t *strides, fsdp_error_t *err)
+{
+    catalog_piece_t added = *piece;
+    const catalog_tensor_t *tensor;
+    uint64_t *words;
+    bool is_range;
+
+    if (piece->tensor >= cat->num_tensors) {
+        return catalog_add_piece(cat, piece, err); /* that says why not */
+    }
+
+    tensor = &cat->tensors[piece->tensor];
+    FSDP_TRY(box_measure(cat, &added, start, count, strides, &is_range, err));
+    if (is_range || added.count == 0) {
+        return catalog_add_piece(cat, &added, err);
+    }
+
+    if (cat->num_boxes > CATALOG_NONE - 3ull * FSDP_CKPT_MAX_NDIM - 1 ||
+        !GROW(cat, boxes, num_boxes, max_boxes, 3ull * tensor->ndim)) {
+        return no_memory(cat, err);
+    }
+    added.box = (uint32_t)cat->num_boxes;
+    FSDP_TRY(append_piece(cat, &added, err));
+
+    words = cat->boxes + cat->num_boxes;
+    memcpy(words, start, tensor->ndim * sizeof(*words));
+    memcpy(words + tensor->ndim, count, tensor->ndim * sizeof(*words));
+    box_strides(tensor->ndim, count, strides, words + 2u * tensor->ndim);
+    cat->num_boxes += 3ull * tensor->ndim;
     return FSDP_OK;
 }
 
@@ -367,10 +412,14 @@ uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
 
 uint64_t catalog_piece_bytes(const catalog_t *cat, const catalog_piece_t *piece)
 {
-    uint64_t bytes = 0;
+    unsigned dtype = cat->tensors[piece->tensor].dtype;
+    uint64_t count = piece->count, bytes = 0;
+    catalog_box_t box;
 
-    (void)dtype_bytes((fsdp_dtype_t)cat->tensors[piece->tensor].dtype,
-                      piece->count, &bytes); /* fits: the tensor's do */
+    if (catalog_box(cat, piece, &box)) {
+        count = box_span(&box);
+    }
+    (void)dtype_bytes((fsdp_dtype_t)dtype, count, &bytes); /* was measured */
     return bytes;
 }
 
@@ -450,6 +499,8 @@ static fsdp_status_t sort_pieces(catalog_t *cat, fsdp_error_t *err)
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         cat->pieces[p].tensor = at[cat->pieces[p].tensor];
         cat->tensors[cat->pieces[p].tensor].piece_count++;
+        cat->tensors[cat->pieces[p].tensor].boxed |=
+            cat->pieces[p].box != CATALOG_NONE;
     }
     for (uint64_t t = 0; t < cat->num_tensors; t++) {
         cat->tensors[t].piece_first = next;
@@ -498,8 +549,9 @@ static fsdp_status_t check_piece(const catalog_t *cat,
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
     uint64_t bytes;
 
-    if (piece->first > tensor->numel ||
-        piece->count > tensor->numel - piece->first) {
+    if (piece->box == CATALOG_NONE &&
+        (piece->first > tensor->numel ||
+         piece->count > tensor->numel - piece->first)) {
         return bad_piece(cat, piece, "the tensor has fewer", err);
     }
     if (bits % 8 != 0 && (piece->first % 8 * bits % 8 != 0 ||
@@ -512,7 +564,8 @@ static fsdp_status_t check_piece(const catalog_t *cat,
     bytes = catalog_piece_bytes(cat, piece);
     if (piece->crc_first != CATALOG_NONE &&
         (piece->crc_first > cat->num_crcs ||
-         catalog_blocks(bytes) > cat->num_crcs - piece->crc_first)) {
+         (cat->crc_zip ? 1 : catalog_blocks(bytes)) >
+             cat->num_crcs - piece->crc_first)) {
         return bad_piece(cat, piece, "there are fewer checksums", err);
     }
     if ((checks & CATALOG_CHECK_FILES) != 0 &&
@@ -530,6 +583,9 @@ static fsdp_status_t check_cover(const catalog_t *cat, uint64_t index,
     const catalog_piece_t *piece = cat->pieces + tensor->piece_first;
     uint64_t next = 0;
 
+    if (tensor->boxed) {
+        return box_check_cover(cat, index, err);
+    }
     for (uint32_t i = 0; i < tensor->piece_count; i++, piece++) {
         if (piece->first < next) {
             return bad_piece(cat, piece,

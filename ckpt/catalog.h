@@ -5,7 +5,8 @@
  * verify and diff look at nothing else.  It is filled by catalog_add_*(), then
  * sealed: sorted and checked.  A sealed catalog may be read by any thread.
  *
- * Sizes: a tensor takes about 100 bytes and its name, a piece 48.
+ * Sizes: a tensor takes about 100 bytes and its name, a piece 48, and a piece
+ * that is a box 24 more for each dimension.
  */
 #ifndef FSDP_CATALOG_H
 #define FSDP_CATALOG_H
@@ -31,6 +32,7 @@ typedef struct {
                        writer, and within a unit that of the flat array */
     uint8_t ndim;
     uint8_t dtype; /* fsdp_dtype_t */
+    bool boxed;    /* a piece of it is a box, once sealed */
 } catalog_tensor_t;
 
 /*
@@ -38,6 +40,10 @@ typedef struct {
  * is its bytes from i * CATALOG_BLOCK on, the last one short; blocks do not
  * reach over pieces.  A piece of a packed type starts and ends at whole bytes
  * (it may end inside one at the end of the tensor).
+ *
+ * Or, where box is not CATALOG_NONE, a box of the tensor whose element at
+ * start is at `offset`, the others at their strides from there; then first is
+ * the row-major index of start, and count how many elements the box has.
  */
 typedef struct {
     uint64_t first;
@@ -48,8 +54,8 @@ typedef struct {
     uint32_t crc_first; /* index into catalog_t.crcs; CATALOG_NONE: it has no
                            checksums */
     uint32_t rank;      /* that wrote it; 0 where a format has none */
-    uint32_t box;       /* CATALOG_NONE: row-major as above.  Any other value
-                           is kept for boxes and strides of other formats */
+    uint32_t box;       /* index into catalog_t.boxes; CATALOG_NONE: elements
+                           end to end as above */
     uint32_t tag;       /* for the use of whoever fills the catalog */
 } catalog_piece_t;
 
@@ -99,10 +105,17 @@ typedef struct {
     uint64_t num_dims;
     uint32_t *crcs; /* 0 in a table on disk: the block was never written */
     uint64_t num_crcs;
+    bool crc_zip; /* a piece's checksum is one CRC-32 of all its bytes, as zip
+                     archives have it, instead of CRC-32C by blocks */
+    bool shared;  /* pieces may share bytes of a file: views of a storage */
+    uint64_t *boxes; /* of each box: start, count and stride (elements in the
+                        file) of every dimension */
+    uint64_t num_boxes;
 
     bool sealed;
     catalog_chunk_t *arena;
     uint64_t max_tensors, max_pieces, max_aliases, max_dims, max_crcs;
+    uint64_t max_boxes;
     uint32_t max_files, max_units;
 } catalog_t;
 
@@ -138,6 +151,20 @@ fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
 fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
                                 fsdp_error_t *err);
 
+/**
+ * Add a box of a tensor: from @a start, @a count elements in each dimension,
+ * as many entries each as the tensor has dimensions.  Where that is a range of
+ * elements end to end it becomes an ordinary piece.
+ *
+ * @param piece    tensor, file, offset, rank, crc_first and tag are used.
+ * @param strides  Elements; NULL: the box is stored densely, row-major.
+ *
+ * @return FSDP_ERR_UNSUPPORTED for a box of a type of less than a byte.
+ */
+fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
+                              const uint64_t *start, const uint64_t *count,
+                              const uint64_t *strides, fsdp_error_t *err);
+
 /* Room for @a num checksums of a file, all zero: crcs[file.crc_first …].  Once
  * for each file. */
 fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
@@ -167,15 +194,27 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err);
 /* After catalog_seal(): binary search; aliases are found too. */
 bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p);
 
-/* The piece of a tensor that holds an element, or the first one behind it;
- * piece_first + piece_count if there is none. */
+/* The piece of a tensor that is not boxed that holds an element, or the first
+ * one behind it; piece_first + piece_count if there is none. */
 uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
                             uint64_t element);
 
-/* Bytes of a piece, and how many blocks have a checksum. */
+/* Bytes that a piece spans in its file, and how many blocks of CRC-32C those
+ * are. */
 uint64_t catalog_piece_bytes(const catalog_t *cat,
                              const catalog_piece_t *piece);
 uint64_t catalog_blocks(uint64_t bytes);
+
+/* A piece that is a box. */
+typedef struct {
+    unsigned ndim;
+    const uint64_t *start, *count, *strides; /* ndim entries each */
+    bool dense; /* row-major, without holes */
+} catalog_box_t;
+
+/* @return false if it is none. */
+bool catalog_box(const catalog_t *cat, const catalog_piece_t *piece,
+                 catalog_box_t *box_p);
 
 /* root/path of a file; the caller frees it; NULL: no memory. */
 char *catalog_file_path(const catalog_t *cat, uint32_t file);

@@ -90,12 +90,17 @@ typedef struct {
     const char *unit; /* flat unit that it belongs to, or NULL */
 } fsdp_ckpt_tensor_t;
 
-/* Elements [first, first + count) of a tensor, at @a offset in @a file. */
+/* Elements [first, first + count) of a tensor, at @a offset in @a file.  Or a
+ * box of it: then `start` is not NULL, first is its first element's index and
+ * count their number. */
 typedef struct {
     uint64_t first;
     uint64_t count;
     const char *file; /* relative to the checkpoint's path */
     uint64_t offset;  /* bytes */
+    const uint64_t *start; /* of the box, an entry for each dimension */
+    const uint64_t *counts;
+    const uint64_t *strides; /* elements in the file */
 } fsdp_ckpt_piece_t;
 
 /* Called now and then during long work.

@@ -11,6 +11,8 @@ include_HEADERS += \
 libckptcore_la_SOURCES = \
 	ckpt/catalog.c \
 	ckpt/catalog.h \
+	ckpt/catalog_box.c \
+	ckpt/catalog_box.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
 	ckpt/convert.c \

@@ -87,6 +87,7 @@ void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
     const catalog_t *cat = &ckpt->cat;
     const catalog_piece_t *entry =
         &cat->pieces[cat->tensors[tensor].piece_first + piece];
+    catalog_box_t box;
 
     *piece_p = (fsdp_ckpt_piece_t){
         .first = entry->first,
@@ -94,6 +95,11 @@ void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
         .file = cat->files[entry->file].path,
         .offset = entry->offset,
     };
+    if (catalog_box(cat, entry, &box)) {
+        piece_p->start = box.start;
+        piece_p->counts = box.count;
+        piece_p->strides = box.strides;
+    }
 }
 
 void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,

@@ -1,0 +1,38 @@
+/*
+ * Pieces of a catalog that are boxes: what catalog.c needs of them.
+ */
+#ifndef FSDP_CATALOG_BOX_H
+#define FSDP_CATALOG_BOX_H
+
+#include "ckpt/box.h"
+#include "ckpt/catalog.h"
+
+/**
+ * Check a box against its tensor, and set piece->first and count.
+ *
+ * @param is_range_p  Its elements are a range of the tensor, end to end.
+ */
+fsdp_status_t box_measure(const catalog_t *cat, catalog_piece_t *piece,
+                          const uint64_t *start, const uint64_t *count,
+                          const uint64_t *strides, bool *is_range_p,
+                          fsdp_error_t *err);
+
+/* Copy strides, or make those of a dense box; of a dimension of one element
+ * they become those of a dense box too. */
+void box_strides(unsigned ndim, const uint64_t *count, const uint64_t *strides,
+                 uint64_t *to);
+
+/* Elements from the first to the last in the file, both counted. */
+uint64_t box_span(const catalog_box_t *box);
+
+/* The piece as a box of its tensor, whatever it is; a range that is no box is
+ * several.
+ * @param boxes  Room for 2 * ndim boxes.  @return their number. */
+unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
+                      box_t *boxes);
+
+/* Each element of a tensor lies in one piece exactly. */
+fsdp_status_t box_check_cover(const catalog_t *cat, uint64_t tensor,
+                              fsdp_error_t *err);
+
+#endif
