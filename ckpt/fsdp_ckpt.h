@@ -57,9 +57,17 @@ typedef enum {
 
 /* Formats, as --to names them. */
 typedef enum {
-    FSDP_CKPT_HDF5 = 0,       /* "hdf5": ours, sharded */
-    FSDP_CKPT_HDF5_FILE = 1,  /* "hdf5-file": one file of plain datasets */
-    FSDP_CKPT_SAFETENSORS = 2 /* "safetensors": one file or shards + index */
+    FSDP_CKPT_HDF5 = 0,        /* "hdf5": ours, sharded */
+    FSDP_CKPT_HDF5_FILE = 1,   /* "hdf5-file": one file of plain datasets */
+    FSDP_CKPT_SAFETENSORS = 2, /* "safetensors": one file or shards + index */
+    FSDP_CKPT_DCP = 3,         /* "dcp": torch.distributed.checkpoint */
+    FSDP_CKPT_DCP_HF = 4,      /* "dcp-hf": its Hugging Face form, sharded */
+    FSDP_CKPT_TORCH = 5,       /* "torch": files of torch.save, one or one of
+                                  each rank */
+    FSDP_CKPT_ZERO = 6,        /* "zero": DeepSpeed, of each rank */
+    FSDP_CKPT_UNIVERSAL = 7,   /* "universal": DeepSpeed, by parameter */
+    FSDP_CKPT_MEGATRON = 8,    /* "megatron": torch_dist of megatron-core */
+    FSDP_CKPT_LLMC = 9         /* "llmc": llm.c */
 } fsdp_ckpt_format_t;
 
 /* An open checkpoint; reading only. */
