@@ -320,8 +320,8 @@ static fsdp_status_t separate(cover_t *cover, uint64_t *order, uint64_t num,
     for (i = 1; i < num; i++) {
         if (start_of(cover, order[i])[d] >= end) {
             if (i - first > 1) {
-                FSDP_TRY(
-                    separate(cover, order + first, i - first, next, 0, err));
+                FSDP_TRY(separate(cover, order + first, i - first, next, 0,
+                                  depth + 1, err));
             }
             first = i;
         }
