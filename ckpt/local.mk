@@ -34,6 +34,10 @@ libckptcore_la_SOURCES = \
 	ckpt/fsdp_layout.h \
 	ckpt/layout.c \
 	ckpt/number.c \
+	ckpt/pickle.c \
+	ckpt/pickle.h \
+	ckpt/pickle_tree.c \
+	ckpt/pickle_tree.h \
 	ckpt/plan.c \
 	ckpt/plan.h \
 	ckpt/read.c \
@@ -44,7 +48,11 @@ libckptcore_la_SOURCES = \
 	ckpt/target.h \
 	ckpt/verify.c \
 	ckpt/verify.h \
+	ckpt/torch_object.c \
+	ckpt/torch_object.h \
 	ckpt/verify_pass.c \
+	ckpt/zip.c \
+	ckpt/zip.h \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES

@@ -62,7 +62,7 @@ typedef struct {
     fsdp_dtype_t dtype;
     torch_shard_t *shards; /* of this rank; replicas are told as such */
     uint32_t num_shards;
-    uint64_t world; /* ranks of its mesh or its metadata; 0: not known */
+    uint64_t world;  /* ranks of its mesh or its metadata; 0: not known */
     bool replicated; /* other ranks hold the same boxes too */
 } torch_sharded_t;
 
