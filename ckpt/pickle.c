@@ -94,7 +94,7 @@ enum {
 };
 
 typedef struct {
-    pickle_ref_t *items = NULL;
+    pickle_ref_t *items;
     uint64_t num, max;
 } array_t;
 
