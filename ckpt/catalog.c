@@ -116,6 +116,7 @@ void catalog_free(catalog_t *cat)
     free(cat->pieces);
     free(cat->files);
     free(cat->aliases);
+    free(cat->values);
     free(cat->units);
     free(cat->dims);
     free(cat->crcs);
@@ -352,6 +353,21 @@ fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
     return FSDP_OK;
 }
 
+fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
+                                const char *json, fsdp_error_t *err)
+{
+    catalog_value_t value = {.name = catalog_strdup(cat, name),
+                             .json = catalog_strdup(cat, json)};
+
+    if (value.name == NULL || value.json == NULL ||
+        !GROW(cat, values, num_values, max_values, 1)) {
+        return no_memory(cat, err);
+    }
+
+    cat->values[cat->num_values++] = value;
+    return FSDP_OK;
+}
+
 /* --- Lookups ----------------------------------------------------------------- */
 
 bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p)
@@ -378,6 +394,29 @@ bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p)
         order = strcmp(cat->aliases[mid].name, name);
         if (order == 0) {
             *tensor_p = cat->aliases[mid].tensor;
+            return true;
+        }
+        if (order < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+
+    return false;
+}
+
+bool catalog_find_value(const catalog_t *cat, const char *name,
+                        uint64_t *value_p)
+{
+    uint64_t lo = 0, hi = cat->num_values;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        int order = strcmp(cat->values[mid].name, name);
+
+        if (order == 0) {
+            *value_p = mid;
             return true;
         }
         if (order < 0) {
@@ -670,6 +709,30 @@ static fsdp_status_t seal_aliases(catalog_t *cat, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+static int compare_values(const void *a, const void *b)
+{
+    const catalog_value_t *left = a, *right = b;
+
+    return strcmp(left->name, right->name);
+}
+
+static fsdp_status_t seal_values(catalog_t *cat, fsdp_error_t *err)
+{
+    if (cat->num_values > 0) {
+        qsort(cat->values, cat->num_values, sizeof(*cat->values),
+              compare_values);
+    }
+    for (uint64_t i = 1; i < cat->num_values; i++) {
+        if (strcmp(cat->values[i].name, cat->values[i - 1].name) == 0) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: value %s is there twice", cat->path,
+                                  cat->values[i].name);
+        }
+    }
+
+    return FSDP_OK;
+}
+
 fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err)
 {
     FSDP_TRY(sort_tensors(cat, err));
@@ -692,6 +755,7 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err)
         }
     }
     FSDP_TRY(seal_aliases(cat, err));
+    FSDP_TRY(seal_values(cat, err));
 
     cat->sealed = true;
     return FSDP_OK;

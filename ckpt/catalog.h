@@ -79,6 +79,16 @@ typedef struct {
     uint64_t tensor;   /* once sealed */
 } catalog_alias_t;
 
+/*
+ * What a checkpoint holds beside its tensors, by the dotted path in the state
+ * dict: JSON as value.h writes it.  A tensor inside a value is a tensor of
+ * the catalog; {"$tensor": "NAME"} stands for it in the JSON.
+ */
+typedef struct {
+    const char *name;
+    const char *json;
+} catalog_value_t;
+
 typedef struct catalog_chunk catalog_chunk_t;
 
 typedef struct {
@@ -88,6 +98,9 @@ typedef struct {
     int64_t step;     /* -1: none */
     fsdp_mesh_t mesh; /* world 0: none */
     const char *meta; /* one JSON object; "{}" if nothing */
+    /* What whoever opens it knows besides: path of a file that says which
+     * parameters flat ones are made of, or NULL.  Set before format_open(). */
+    const char *recipe;
     uint64_t digest_model[2], digest_optim[2];
     bool has_digest_model, has_digest_optim;
 
@@ -99,6 +112,8 @@ typedef struct {
     uint32_t num_files;
     catalog_alias_t *aliases; /* sorted by name, once sealed */
     uint64_t num_aliases;
+    catalog_value_t *values; /* sorted by name, once sealed */
+    uint64_t num_values;
     const char **units; /* names, in order of first mention */
     uint32_t num_units;
     uint64_t *dims;
@@ -114,8 +129,8 @@ typedef struct {
 
     bool sealed;
     catalog_chunk_t *arena;
-    uint64_t max_tensors, max_pieces, max_aliases, max_dims, max_crcs;
-    uint64_t max_boxes;
+    uint64_t max_tensors, max_pieces, max_aliases, max_values;
+    uint64_t max_dims, max_crcs, max_boxes;
     uint32_t max_files, max_units;
 } catalog_t;
 
@@ -173,6 +188,10 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
 fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
                                 const char *owner, fsdp_error_t *err);
 
+/* @a json is one JSON value, as value.h writes it. */
+fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
+                                const char *json, fsdp_error_t *err);
+
 /* What catalog_seal() checks beside names, aliases and piece ranges. */
 enum {
     CATALOG_CHECK_COVER = 1, /* each element lies in one piece exactly */
@@ -193,6 +212,10 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err);
 
 /* After catalog_seal(): binary search; aliases are found too. */
 bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p);
+
+/* After catalog_seal(): binary search. */
+bool catalog_find_value(const catalog_t *cat, const char *name,
+                        uint64_t *value_p);
 
 /* The piece of a tensor that is not boxed that holds an element, or the first
  * one behind it; piece_first + piece_count if there is none. */

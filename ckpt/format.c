@@ -255,7 +255,10 @@ static fsdp_status_t open_child(const char *dir, const char *name,
         }
     }
     if (status != FSDP_OK) {
+        const char *recipe = cat->recipe;
+
         catalog_free(cat);
+        cat->recipe = recipe;
     }
     free(path);
     return status;

@@ -78,6 +78,7 @@ typedef struct {
     const char *path;     /* the directory or file that was recognised */
     uint64_t num_tensors; /* aliases not counted */
     uint64_t num_aliases;
+    uint64_t num_values; /* kept beside the tensors */
     uint64_t num_pieces;
     uint64_t num_files;
     uint64_t bytes;        /* of all tensors */
@@ -155,6 +156,27 @@ FSDP_API bool fsdp_ckpt_format_parse(const char *text,
 FSDP_API fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
                                       fsdp_error_t *err);
 
+typedef struct {
+    size_t size; /* FSDP_CKPT_OPEN_INIT sets it */
+    /* Path of a JSON file that says which parameters the flat parameters of a
+     * LOCAL_STATE_DICT of PyTorch's FSDP1 are made of, which the checkpoint
+     * itself does not know: {"h.0._flat_param": {"fqns": ["ln.weight", …],
+     * "shapes": [[12], …], "numels_with_padding": […], "is_padding_mask":
+     * […]}, …}.  NULL: none. */
+    const char *recipe;
+} fsdp_ckpt_open_config_t;
+
+#define FSDP_CKPT_OPEN_INIT                     \
+    {                                           \
+        .size = sizeof(fsdp_ckpt_open_config_t) \
+    }
+
+/* As fsdp_ckpt_open(), which is this with the defaults. */
+FSDP_API fsdp_status_t fsdp_ckpt_open_with(const char *path,
+                                           const fsdp_ckpt_open_config_t *config,
+                                           fsdp_ckpt_t **ckpt_p,
+                                           fsdp_error_t *err);
+
 /* NULL is allowed. */
 FSDP_API void fsdp_ckpt_close(fsdp_ckpt_t *ckpt);
 
@@ -168,6 +190,13 @@ FSDP_API void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
 /* Alias @a alias (0 … num_aliases - 1) and the tensor that owns its bytes. */
 FSDP_API void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
                                   const char **name_p, uint64_t *tensor_p);
+/* Value @a value (0 … num_values - 1), sorted by name: what the checkpoint
+ * holds that is no tensor, as one JSON value.  What JSON has no form for is
+ * written {"$tuple": […]}, {"$set": […]}, {"$size": […]}, {"$bytes_hex": "…"},
+ * {"$float": "nan"}, {"$repr": "…", "$class": "…"}; {"$tensor": "NAME"} is a
+ * tensor of this checkpoint.  An integer may have any number of digits. */
+FSDP_API void fsdp_ckpt_get_value(const fsdp_ckpt_t *ckpt, uint64_t value,
+                                  const char **name_p, const char **json_p);
 
 /* Tensors are sorted by name.  Aliases are found too.
  * @return false if there is none. */

@@ -46,6 +46,8 @@ libckptcore_la_SOURCES = \
 	ckpt/save_message.h \
 	ckpt/target.c \
 	ckpt/target.h \
+	ckpt/value.c \
+	ckpt/value.h \
 	ckpt/verify.c \
 	ckpt/verify.h \
 	ckpt/torch_object.c \

@@ -16,6 +16,15 @@ struct fsdp_ckpt {
 fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
                              fsdp_error_t *err)
 {
+    const fsdp_ckpt_open_config_t config = FSDP_CKPT_OPEN_INIT;
+
+    return fsdp_ckpt_open_with(path, &config, ckpt_p, err);
+}
+
+fsdp_status_t fsdp_ckpt_open_with(const char *path,
+                                  const fsdp_ckpt_open_config_t *config,
+                                  fsdp_ckpt_t **ckpt_p, fsdp_error_t *err)
+{
     fsdp_ckpt_t *ckpt = calloc(1, sizeof(*ckpt));
     fsdp_status_t status;
 
@@ -24,12 +33,14 @@ fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
     }
 
     catalog_init(&ckpt->cat);
+    ckpt->cat.recipe = config->recipe;
     status = format_open(path, &ckpt->cat, err);
     if (status != FSDP_OK) {
         fsdp_ckpt_close(ckpt);
         return status;
     }
 
+    ckpt->cat.recipe = NULL; /* the caller's */
     for (uint64_t t = 0; t < ckpt->cat.num_tensors; t++) {
         ckpt->bytes += ckpt->cat.tensors[t].bytes;
     }
@@ -54,6 +65,7 @@ void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)
         .path = cat->path,
         .num_tensors = cat->num_tensors,
         .num_aliases = cat->num_aliases,
+        .num_values = cat->num_values,
         .num_pieces = cat->num_pieces,
         .num_files = cat->num_files,
         .bytes = ckpt->bytes,
@@ -107,6 +119,13 @@ void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
 {
     *name_p = ckpt->cat.aliases[alias].name;
     *tensor_p = ckpt->cat.aliases[alias].tensor;
+}
+
+void fsdp_ckpt_get_value(const fsdp_ckpt_t *ckpt, uint64_t value,
+                         const char **name_p, const char **json_p)
+{
+    *name_p = ckpt->cat.values[value].name;
+    *json_p = ckpt->cat.values[value].json;
 }
 
 bool fsdp_ckpt_find(const fsdp_ckpt_t *ckpt, const char *name,

@@ -1,0 +1,303 @@
+#include "config.h"
+
+#include "ckpt/value.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DIGITS = 18, MAX_DEPTH = 512 };
+
+/* --- Parsing ------------------------------------------------------------------------ */
+
+typedef struct {
+    char *data;
+    size_t used, size;
+    bool failed;
+} text_t;
+
+static void add(text_t *out, const char *data, size_t size)
+{
+    if (size > out->size - out->used) {
+        size_t larger = 2 * (out->used + size) + 64;
+        char *data_new = out->failed ? NULL : realloc(out->data, larger);
+
+        if (data_new == NULL) {
+            out->failed = true;
+            return;
+        }
+        out->data = data_new;
+        out->size = larger;
+    }
+    memcpy(out->data + out->used, data, size);
+    out->used += size;
+}
+
+/* The end of a string that begins at @a pos. */
+static size_t skip_string(const char *text, size_t size, size_t pos)
+{
+    for (pos++; pos < size && text[pos] != '"'; pos++) {
+        pos += text[pos] == '\\';
+    }
+
+    return (pos < size) ? pos + 1 : size;
+}
+
+static size_t skip_number(const char *text, size_t size, size_t pos)
+{
+    while (pos < size &&
+           (isalnum((unsigned char)text[pos]) || text[pos] == '+' ||
+            text[pos] == '-' || text[pos] == '.')) {
+        pos++;
+    }
+
+    return pos;
+}
+
+static bool is_long_integer(const char *text, size_t size)
+{
+    size_t digits = 0;
+
+    for (size_t i = (text[0] == '-'); i < size; i++) {
+        if (!isdigit((unsigned char)text[i])) {
+            return false;
+        }
+        digits++;
+    }
+
+    return digits > MAX_DIGITS;
+}
+
+/* Long integers put into objects; all else as it is. */
+static void wrap_integers(const char *text, size_t size, text_t *out)
+{
+    size_t pos = 0, done = 0;
+
+    while (pos < size) {
+        size_t begin = pos;
+
+        if (text[pos] == '"') {
+            pos = skip_string(text, size, pos);
+        } else if (text[pos] == '-' || isdigit((unsigned char)text[pos])) {
+            pos = skip_number(text, size, pos);
+            if (is_long_integer(text + begin, pos - begin)) {
+                add(out, text + done, begin - done);
+                add(out, "{\"$int\":\"", 9);
+                add(out, text + begin, pos - begin);
+                add(out, "\"}", 2);
+                done = pos;
+            }
+        } else {
+            pos++;
+        }
+    }
+    add(out, text + done, size - done);
+}
+
+fsdp_status_t value_parse(const char *what, const char *text, size_t size,
+                          json_t **value_p, fsdp_error_t *err)
+{
+    text_t out = {0};
+    json_error_t why;
+    json_t *value;
+
+    wrap_integers(text, size, &out);
+    if (out.failed) {
+        free(out.data);
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", what);
+    }
+
+    value = json_loadb(
+        out.data != NULL ? out.data : "", out.used,
+        JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+    free(out.data);
+    if (value == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: no JSON: line %d: %s",
+                              what, why.line, why.text);
+    }
+
+    *value_p = value;
+    return FSDP_OK;
+}
+
+/* The one member of an object {key: …}, or NULL. */
+static json_t *only_member(const json_t *value, const char *key)
+{
+    return (json_is_object(value) && json_object_size(value) == 1)
+               ? json_object_get(value, key)
+               : NULL;
+}
+
+char *value_text(const json_t *value)
+{
+    static const char begin[] = "{\"$int\":\"";
+    char *text =
+        json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    char *from = text, *to = text;
+
+    while (text != NULL && *from != '\0') {
+        size_t string = (*from == '"') ? skip_string(from, strlen(from), 0) : 0;
+
+        if (strncmp(from, begin, sizeof(begin) - 1) == 0) {
+            from += sizeof(begin) - 1;
+            while (*from != '"') {
+                *to++ = *from++;
+            }
+            from += 2;
+        } else if (string > 0) {
+            memmove(to, from, string);
+            to += string;
+            from += string;
+        } else {
+            *to++ = *from++;
+        }
+    }
+    if (text != NULL) {
+        *to = '\0';
+    }
+
+    return text;
+}
+
+/* --- Comparing ------------------------------------------------------------------------ */
+
+typedef struct {
+    value_tensor_f tensor;
+    void *arg;
+} compare_t;
+
+static bool equal(const json_t *a, const json_t *b, const compare_t *compare,
+                  unsigned depth);
+
+static bool equal_arrays(const json_t *a, const json_t *b,
+                         const compare_t *compare, unsigned depth)
+{
+    size_t num = json_array_size(a);
+
+    if (!json_is_array(b) || json_array_size(b) != num) {
+        return false;
+    }
+    for (size_t i = 0; i < num; i++) {
+        if (!equal(json_array_get(a, i), json_array_get(b, i), compare,
+                   depth)) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Members as texts, sorted; NULL: no memory or no array. */
+static char **sorted_members(const json_t *set)
+{
+    size_t num = json_array_size(set);
+    char **texts = calloc(num + 1, sizeof(*texts));
+
+    for (size_t i = 0; texts != NULL && i < num; i++) {
+        texts[i] = value_text(json_array_get(set, i));
+        if (texts[i] == NULL) {
+            texts[i] = strdup("");
+        }
+    }
+    if (texts != NULL) {
+        qsort(texts, num, sizeof(*texts), by_text);
+    }
+    return texts;
+}
+
+static void free_texts(char **texts, size_t num)
+{
+    for (size_t i = 0; texts != NULL && i < num; i++) {
+        free(texts[i]);
+    }
+    free(texts);
+}
+
+static bool equal_sets(const json_t *a, const json_t *b)
+{
+    size_t num = json_array_size(a);
+    char **left = sorted_members(a), **right = sorted_members(b);
+    bool same = json_is_array(a) && json_is_array(b) &&
+                json_array_size(b) == num && left != NULL && right != NULL;
+
+    for (size_t i = 0; i < num && same; i++) {
+        same = strcmp(left[i], right[i]) == 0;
+    }
+    free_texts(left, num);
+    free_texts(right, json_array_size(b));
+    return same;
+}
+
+/* Objects of a class that is only known by name. */
+static bool equal_opaque(const json_t *a, const json_t *b)
+{
+    const json_t *repr_a = json_object_get(a, "$repr");
+    const json_t *repr_b = json_object_get(b, "$repr");
+
+    return json_equal(json_object_get(a, "$class"),
+                      json_object_get(b, "$class")) &&
+           (repr_a == NULL || repr_b == NULL || json_equal(repr_a, repr_b));
+}
+
+static bool equal_objects(const json_t *a, const json_t *b,
+                          const compare_t *compare, unsigned depth)
+{
+    json_t *left, *right;
+    const char *key;
+
+    if (json_object_get(a, "$class") != NULL &&
+        json_object_get(b, "$class") != NULL) {
+        return equal_opaque(a, b);
+    }
+    left = only_member(a, "$set");
+    right = only_member(b, "$set");
+    if (left != NULL && right != NULL) {
+        return equal_sets(left, right);
+    }
+    left = only_member(a, "$tensor");
+    right = only_member(b, "$tensor");
+    if (left != NULL && right != NULL && compare->tensor != NULL) {
+        return compare->tensor(left, right, compare->arg);
+    }
+
+    if (json_object_size(a) != json_object_size(b)) {
+        return false;
+    }
+    json_object_foreach((json_t *)a, key, left)
+    {
+        right = json_object_get(b, key);
+        if (right == NULL || !equal(left, right, compare, depth)) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+static bool equal(const json_t *a, const json_t *b, const compare_t *compare,
+                  unsigned depth)
+{
+    if (json_typeof(a) != json_typeof(b) || depth > MAX_DEPTH) {
+        return false;
+    }
+    if (json_is_array(a)) {
+        return equal_arrays(a, b, compare, depth + 1);
+    }
+
+    return json_is_object(a) ? equal_objects(a, b, compare, depth + 1)
+                             : json_equal(a, b);
+}
+
+bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
+                 void *arg)
+{
+    const compare_t compare = {tensor, arg};
+
+    return equal(a, b, &compare, 0);
+}

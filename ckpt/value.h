@@ -1,0 +1,51 @@
+/*
+ * Values that are no tensors, as JSON.
+ *
+ * JSON has no form for much of what Python keeps in a state dict, so:
+ *
+ *     {"$tuple": [a, …]}   {"$set": [a, …]}   {"$size": [n, …]}  torch.Size
+ *     {"$bytes_hex": "00ff"}                  bytes and bytearrays
+ *     {"$float": "nan"}    "inf", "-inf"
+ *     {"$repr": "device(type='cpu')", "$class": "torch.device"}  any other
+ *     {"$tensor": "NAME"}  a tensor of the catalog;
+ *     {"$tensor": {"shape": […], "dtype": "float32", "sha256": "…"}}
+ *                          a tensor, in the manifest of fsdp-verify
+ *
+ * Integers may have any number of digits; floats have a point or an exponent
+ * (3.0 is no 3); keys are texts, so the integer key 3 is "3".
+ */
+#ifndef FSDP_VALUE_H
+#define FSDP_VALUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <jansson.h>
+
+#include "ckpt/fsdp_ckpt.h"
+
+/**
+ * Parse JSON text, in which integers of more than 18 digits become
+ * {"$int": "digits"}: jansson has 64-bit integers.
+ *
+ * @param what  Whose text it is, for messages.
+ *
+ * @return FSDP_ERR_CORRUPT.
+ */
+fsdp_status_t value_parse(const char *what, const char *text, size_t size,
+                          json_t **value_p, fsdp_error_t *err);
+
+/* JSON text of a value that value_parse() gave; the caller frees it; NULL: no
+ * memory. */
+char *value_text(const json_t *value);
+
+/* The two inside "$tensor"; NULL: those are equal if their JSON is. */
+typedef bool (*value_tensor_f)(const json_t *a, const json_t *b, void *arg);
+
+/* Equal by what they say: the order of keys and of a set's members does not
+ * matter, NaN equals NaN, 3 is not 3.0; of two of an unknown class, one
+ * without "$repr" equals any. */
+bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
+                 void *arg);
+
+#endif
