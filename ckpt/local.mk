@@ -32,8 +32,6 @@ libckptcore_la_SOURCES = \
 	ckpt/format/safetensors_write.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
-	ckpt/gather.c \
-	ckpt/gather.h \
 	ckpt/layout.c \
 	ckpt/number.c \
 	ckpt/pickle.c \
@@ -97,3 +95,9 @@ libckptcore_la_SOURCES += \
 	ckpt/format/manifest.c \
 	ckpt/format/manifest.h
 # End of the HDF5 formats
+
+# DeepSpeed and llm.c.
+libckptcore_la_SOURCES += \
+	ckpt/format/llmc.c \
+	ckpt/format/llmc.h
+# End of DeepSpeed and llm.c
