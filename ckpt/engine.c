@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/files.h"
+#include "ckpt/gather.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
@@ -39,6 +40,7 @@ typedef struct {
     const plan_t *plan;
     files_t *src_files, *dst_files;
     uint64_t buffer; /* bytes of each thread */
+    uint64_t stage;  /* bytes behind them, to gather from boxes */
 
     pthread_mutex_t lock;
     uint64_t next_copy, next_byte; /* the first bytes not yet taken */
@@ -50,7 +52,8 @@ typedef struct {
 
     /* For each checksum of the source: the xor of what its stretches give,
      * and how many of its bytes have passed. */
-    _Atomic uint32_t *xors, *passed;
+    _Atomic uint32_t *xors;
+    _Atomic uint64_t *passed;
 } run_t;
 
 static void fail(run_t *run, fsdp_status_t status, const fsdp_error_t *err)
@@ -194,6 +197,11 @@ static bool reads(const part_t *part)
     return (part->copy->flags & PLAN_SRC_MEM) == 0;
 }
 
+static bool gathers(const part_t *part)
+{
+    return (part->copy->flags & PLAN_GATHER) != 0;
+}
+
 static bool writes(const part_t *part)
 {
     return (part->copy->flags & (PLAN_DST_MEM | PLAN_DISCARD)) == 0;
@@ -245,51 +253,6 @@ static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
     return status;
 }
 
-static fsdp_status_t read_parts(run_t *run, const part_t *parts, unsigned num,
-                                fsdp_error_t *err)
-{
-    unsigned first, i;
-
-    for (first = 0; first < num; first = i) {
-        i = first + 1;
-        if (!reads(&parts[first])) {
-            continue;
-        }
-        while (i < num && reads(&parts[i]) &&
-               src_file(run, &parts[i]) == src_file(run, &parts[first]) &&
-               src_at(run, &parts[i - 1]) + parts[i - 1].bytes ==
-                   src_at(run, &parts[i])) {
-            i++;
-        }
-        FSDP_TRY(read_run(run, parts + first, i - first, err));
-    }
-
-    return FSDP_OK;
-}
-
-static fsdp_status_t write_parts(run_t *run, const part_t *parts, unsigned num,
-                                 fsdp_error_t *err)
-{
-    unsigned first, i;
-
-    for (first = 0; first < num; first = i) {
-        i = first + 1;
-        if (!writes(&parts[first])) {
-            continue;
-        }
-        while (i < num && writes(&parts[i]) &&
-               dst_file(run, &parts[i]) == dst_file(run, &parts[first]) &&
-               dst_at(run, &parts[i - 1]) +
-                       dst_bytes(parts[i - 1].copy, parts[i - 1].bytes) ==
-                   dst_at(run, &parts[i])) {
-            i++;
-        }
-        FSDP_TRY(write_run(run, parts + first, i - first, err));
-    }
-
-    return FSDP_OK;
-}
-
 /* --- Checksums -------------------------------------------------------------------------- */
 
 /*
@@ -302,11 +265,27 @@ static uint32_t shift(uint32_t crc, uint64_t behind)
     return (behind == 0) ? crc : crc32c_join(crc, 0, behind);
 }
 
+/* The same for the checksums of a source. */
+static uint32_t shift_src(const catalog_t *src, uint32_t crc, uint64_t behind)
+{
+    return (behind == 0)    ? crc
+           : (src->crc_zip) ? crc32_zip_join(crc, 0, behind)
+                            : crc32c_join(crc, 0, behind);
+}
+
 static uint64_t block_bytes(uint64_t piece_bytes, uint64_t block)
 {
     uint64_t rest = piece_bytes - block * CATALOG_BLOCK;
 
     return (rest < CATALOG_BLOCK) ? rest : CATALOG_BLOCK;
+}
+
+static uint64_t src_block_bytes(const catalog_t *src,
+                                const catalog_piece_t *piece, uint64_t block)
+{
+    uint64_t bytes = catalog_piece_bytes(src, piece);
+
+    return src->crc_zip ? bytes : block_bytes(bytes, block);
 }
 
 void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
@@ -317,7 +296,7 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
     uint64_t bytes = catalog_piece_bytes(cat, piece);
     uint64_t start = block * CATALOG_BLOCK;
-    uint64_t end = start + block_bytes(bytes, block);
+    uint64_t end = start + src_block_bytes(cat, piece, block);
     uint64_t to = (end * 8 + bits - 1) / bits;
 
     snprintf(text, size, "tensor %s elements [%" PRIu64 ", %" PRIu64 ")",
@@ -362,15 +341,37 @@ static fsdp_status_t pass_src(run_t *run, uint32_t piece_index, uint64_t at,
 {
     const catalog_t *src = run->plan->src;
     const catalog_piece_t *piece = &src->pieces[piece_index];
-    uint64_t block = at / CATALOG_BLOCK, within = at % CATALOG_BLOCK;
-    uint64_t size = block_bytes(catalog_piece_bytes(src, piece), block);
+    uint64_t block = src->crc_zip ? 0 : at / CATALOG_BLOCK;
+    uint64_t within = at - block * CATALOG_BLOCK, before;
+    uint64_t size = src_block_bytes(src, piece, block);
     uint64_t slot = piece->crc_first + block;
-    uint32_t before;
 
-    atomic_fetch_xor(&run->xors[slot], shift(crc, size - within - bytes));
-    before = atomic_fetch_add(&run->passed[slot], (uint32_t)bytes);
+    atomic_fetch_xor(&run->xors[slot],
+                     shift_src(src, crc, size - within - bytes));
+    before = atomic_fetch_add(&run->passed[slot], bytes);
     return (before + bytes == size) ? check_block(run, piece_index, block, err)
                                     : FSDP_OK;
+}
+
+/* The same, of bytes that are in memory. */
+static fsdp_status_t pass_bytes(run_t *run, uint32_t piece_index, uint64_t at,
+                                const char *data, uint64_t bytes,
+                                fsdp_error_t *err)
+{
+    uint64_t block, n;
+
+    if (run->plan->src->crc_zip) {
+        return pass_src(run, piece_index, at, bytes, crc32_zip(0, data, bytes),
+                        err);
+    }
+
+    for (; bytes > 0; at += n, data += n, bytes -= n) {
+        block = CATALOG_BLOCK - at % CATALOG_BLOCK;
+        n = (bytes < block) ? bytes : block;
+        FSDP_TRY(pass_src(run, piece_index, at, n, crc32c(0, data, n), err));
+    }
+
+    return FSDP_OK;
 }
 
 static void pass_dst(run_t *run, uint32_t piece_index, uint64_t at,
@@ -395,7 +396,7 @@ static bool checks_src(const run_t *run, const part_t *part)
 {
     const plan_copy_t *copy = part->copy;
 
-    return (copy->flags & (PLAN_SRC_MEM | PLAN_AGAIN)) == 0 &&
+    return (copy->flags & (PLAN_SRC_MEM | PLAN_AGAIN | PLAN_GATHER)) == 0 &&
            run->plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
 }
 
@@ -414,6 +415,14 @@ static fsdp_status_t pass_both(run_t *run, const part_t *part, bool src,
     uint64_t src_byte = copy->src + part->from,
              dst_byte = copy->dst + part->from;
 
+    if (src && run->plan->src->crc_zip) {
+        FSDP_TRY(pass_bytes(run, copy->src_piece, src_byte, part->src,
+                            part->bytes, err));
+        if (!dst) {
+            return FSDP_OK;
+        }
+        src = false;
+    }
     for (uint64_t done = 0; done < part->bytes;) {
         uint64_t bytes = part->bytes - done;
         uint32_t crc;
@@ -472,10 +481,110 @@ static fsdp_status_t pass_part(run_t *run, const part_t *part,
     return FSDP_OK;
 }
 
+/* --- Many at once -------------------------------------------------------- */
+
+/* What gather_elements() asks for. */
+typedef struct {
+    run_t *run;
+    const plan_copy_t *copy;
+} gathering_t;
+
+static fsdp_status_t gather_read(void *arg, uint64_t index, uint64_t at,
+                                 void *data, size_t bytes, fsdp_error_t *err)
+{
+    const gathering_t *gathering = arg;
+    run_t *run = gathering->run;
+    const catalog_t *src = run->plan->src;
+    const catalog_piece_t *piece = &src->pieces[index];
+    catalog_box_t box = {.dense = true};
+    fsdp_status_t status;
+    int fd;
+
+    FSDP_TRY(files_get(run->src_files, piece->file, &fd, err));
+    status = io_pread(fd, data, bytes, piece->offset + at,
+                      files_path(run->src_files, piece->file), err);
+    files_put(run->src_files, piece->file);
+    atomic_fetch_add(&run->bytes_read, bytes);
+    if (status != FSDP_OK || piece->crc_first == CATALOG_NONE ||
+        (gathering->copy->flags & PLAN_AGAIN) != 0) {
+        return status;
+    }
+
+    (void)catalog_box(src, piece, &box);
+    return box.dense ? pass_bytes(run, (uint32_t)index, at, data, bytes, err)
+                     : FSDP_OK;
+}
+
+static fsdp_status_t gather_part(run_t *run, const part_t *part, char *stage,
+                                 fsdp_error_t *err)
+{
+    const plan_copy_t *copy = part->copy;
+    gathering_t gathering = {.run = run, .copy = copy};
+    const gather_t gather = {.cat = run->plan->src,
+                             .read = gather_read,
+                             .arg = &gathering,
+                             .stage = stage,
+                             .stage_bytes = (size_t)run->stage};
+    uint64_t size = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype) / 8;
+
+    return gather_elements(
+        &gather, run->plan->src->pieces[copy->src_piece].tensor,
+        (copy->src + part->from) / size, part->bytes / size, part->src, err);
+}
+
+static fsdp_status_t read_parts(run_t *run, const part_t *parts, unsigned num,
+                                char *stage, fsdp_error_t *err)
+{
+    unsigned first, i;
+
+    for (first = 0; first < num; first = i) {
+        i = first + 1;
+        if (!reads(&parts[first])) {
+            continue;
+        }
+        if (gathers(&parts[first])) {
+            FSDP_TRY(gather_part(run, &parts[first], stage, err));
+            continue;
+        }
+        while (i < num && reads(&parts[i]) && !gathers(&parts[i]) &&
+               src_file(run, &parts[i]) == src_file(run, &parts[first]) &&
+               src_at(run, &parts[i - 1]) + parts[i - 1].bytes ==
+                   src_at(run, &parts[i])) {
+            i++;
+        }
+        FSDP_TRY(read_run(run, parts + first, i - first, err));
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t write_parts(run_t *run, const part_t *parts, unsigned num,
+                                 fsdp_error_t *err)
+{
+    unsigned first, i;
+
+    for (first = 0; first < num; first = i) {
+        i = first + 1;
+        if (!writes(&parts[first])) {
+            continue;
+        }
+        while (i < num && writes(&parts[i]) &&
+               dst_file(run, &parts[i]) == dst_file(run, &parts[first]) &&
+               dst_at(run, &parts[i - 1]) +
+                       dst_bytes(parts[i - 1].copy, parts[i - 1].bytes) ==
+                   dst_at(run, &parts[i])) {
+            i++;
+        }
+        FSDP_TRY(write_run(run, parts + first, i - first, err));
+    }
+
+    return FSDP_OK;
+}
+
 /* --- Running ------------------------------------------------------------------------------ */
 
 static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
-                             fsdp_error_t *err)
+                             char *stage, fsdp_error_t *err)
 {
     uint64_t bytes = 0;
 
@@ -484,7 +593,7 @@ static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
         bytes += parts[i].bytes;
     }
 
-    FSDP_TRY(read_parts(run, parts, num, err));
+    FSDP_TRY(read_parts(run, parts, num, stage, err));
     for (unsigned i = 0; i < num; i++) {
         const plan_copy_t *copy = parts[i].copy;
 
@@ -541,17 +650,19 @@ static void work(run_t *run, bool is_first)
 
     /* Aligned to pages, so that the kernel can copy whole ones. */
     if (parts == NULL ||
-        posix_memalign((void **)&buffer, 4096, (size_t)run->buffer) != 0) {
-        status = fsdp_error_set(
-            &err, FSDP_ERR_NO_MEMORY,
-            "no memory for a copy buffer of %" PRIu64 " bytes", run->buffer);
+        posix_memalign((void **)&buffer, 4096,
+                       (size_t)(run->buffer + run->stage)) != 0) {
+        status =
+            fsdp_error_set(&err, FSDP_ERR_NO_MEMORY,
+                           "no memory for a copy buffer of %" PRIu64 " bytes",
+                           run->buffer + run->stage);
         goto err_free;
     }
 
-    atomic_fetch_add(&run->peak_mem, run->buffer);
+    atomic_fetch_add(&run->peak_mem, run->buffer + run->stage);
     while (status == FSDP_OK && !atomic_load(&run->stop) &&
            (num = take(run, parts, buffer)) > 0) {
-        status = work_on(run, parts, num, &err);
+        status = work_on(run, parts, num, buffer + run->buffer, &err);
         if (status == FSDP_OK && is_first) {
             status = report(run, total, &err);
         }
@@ -577,6 +688,17 @@ static uint32_t usable_cores(void)
     return (sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
                ? (uint32_t)CPU_COUNT(&cpus)
                : 1;
+}
+
+static bool has_gathers(const plan_t *plan)
+{
+    for (uint64_t i = 0; i < plan->num; i++) {
+        if ((plan->copies[i].flags & PLAN_GATHER) != 0) {
+            return true;
+        }
+    }
+
+    return false;
 }
 
 /* Threads, and the buffer of each. */
@@ -611,6 +733,10 @@ static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
     if (run->buffer > 2 * BATCH_BYTES) {
         run->buffer = 2 * BATCH_BYTES;
     }
+    if (has_gathers(run->plan)) {
+        run->stage = run->buffer / 4;
+        run->buffer -= run->stage;
+    }
     *jobs_p = jobs;
     return FSDP_OK;
 }
@@ -638,14 +764,17 @@ static fsdp_status_t check_passed(const run_t *run, fsdp_error_t *err)
 {
     const catalog_t *src = run->plan->src;
 
-    for (uint64_t p = 0; src != NULL && p < src->num_pieces; p++) {
+    if (src == NULL || src->crc_zip) {
+        return FSDP_OK; /* parts of a piece are read without its checksum */
+    }
+    for (uint64_t p = 0; p < src->num_pieces; p++) {
         const catalog_piece_t *piece = &src->pieces[p];
         uint64_t bytes = catalog_piece_bytes(src, piece);
 
         for (uint64_t b = 0;
              piece->crc_first != CATALOG_NONE && b < catalog_blocks(bytes);
              b++) {
-            uint32_t passed = atomic_load(&run->passed[piece->crc_first + b]);
+            uint64_t passed = atomic_load(&run->passed[piece->crc_first + b]);
 
             if (passed != 0 && passed != block_bytes(bytes, b)) {
                 return fsdp_error_set(err, FSDP_ERR_CORRUPT,

@@ -32,6 +32,8 @@ libckptcore_la_SOURCES = \
 	ckpt/format/safetensors_write.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
+	ckpt/gather.c \
+	ckpt/gather.h \
 	ckpt/layout.c \
 	ckpt/number.c \
 	ckpt/pickle.c \

@@ -116,10 +116,12 @@ static uint64_t make_groups(const plan_t *plan, group_t *groups)
 
     for (uint64_t i = 0; i < plan->num; i++) {
         const plan_copy_t *copy = &plan->copies[i];
-        const catalog_piece_t *piece = &plan->dst->pieces[copy->dst_piece];
+        const catalog_piece_t *piece = plan->dst->pieces + copy->dst_piece;
 
         if (i > 0 && copy[-1].dst_piece == copy->dst_piece) {
             groups[num - 1].num++;
+        } else if (copy->dst_piece == CATALOG_NONE) {
+            groups[num++] = (group_t){0, i, 1, CATALOG_NONE};
         } else {
             groups[num++] = (group_t){piece->offset, i, 1, piece->file};
         }
@@ -145,8 +147,8 @@ static bool joins(const plan_t *plan, const plan_copy_t *a,
 {
     const catalog_piece_t *pieces;
 
-    if (a->flags != b->flags || a->src_dtype != b->src_dtype ||
-        a->dst_dtype != b->dst_dtype) {
+    if (a->flags != b->flags || (a->flags & PLAN_GATHER) != 0 ||
+        a->src_dtype != b->src_dtype || a->dst_dtype != b->dst_dtype) {
         return false;
     }
     if ((a->flags & PLAN_SRC_MEM) != 0) {
@@ -219,6 +221,25 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
 
 /* --- Target pieces from source pieces ---------------------------------------------- */
 
+/* The pieces of a boxed tensor are found when it is copied: a box may share
+ * millions of short runs with the target. */
+static fsdp_status_t add_gather(plan_t *plan, const catalog_tensor_t *from,
+                                uint64_t first, uint64_t count,
+                                const plan_copy_t *make, fsdp_error_t *err)
+{
+    plan_copy_t copy = *make;
+
+    if (count == 0) {
+        return FSDP_OK;
+    }
+
+    copy.flags |= PLAN_GATHER;
+    copy.src_piece = (uint32_t)from->piece_first;
+    copy.src = bytes_of(copy.src_dtype, first);
+    copy.bytes = bytes_of(copy.src_dtype, count);
+    return add_copy(plan, &copy, err);
+}
+
 /* All copies that fill elements [first, first + count) of a source tensor;
  * @a make->dst is where the first of them goes. */
 static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
@@ -228,8 +249,12 @@ static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
     const catalog_t *src = plan->src;
     const catalog_tensor_t *from = &src->tensors[tensor];
     uint64_t end = from->piece_first + from->piece_count;
-    uint64_t p = catalog_find_piece(src, tensor, first), next = first;
+    uint64_t p, next = first;
 
+    if (from->boxed) {
+        return add_gather(plan, from, first, count, make, err);
+    }
+    p = catalog_find_piece(src, tensor, first);
     for (; p < end && next < first + count; p++) {
         const catalog_piece_t *piece = &src->pieces[p];
         uint64_t stop = piece->first + piece->count;
@@ -256,6 +281,42 @@ static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
                               src->path, from->name, next);
     }
     return FSDP_OK;
+}
+
+/* Strided pieces are not read from front to back: once more, for the
+ * checksum. */
+static fsdp_status_t add_strided(plan_t *plan, const uint64_t *map,
+                                 fsdp_error_t *err)
+{
+    const catalog_t *src = plan->src;
+    bool *used = calloc(src->num_tensors + 1, sizeof(*used));
+    fsdp_status_t status = FSDP_OK;
+    catalog_box_t box;
+
+    if (used == NULL) {
+        return no_memory(err);
+    }
+
+    for (uint64_t t = 0; t < plan->dst->num_tensors; t++) {
+        used[map[t]] = true;
+    }
+    for (uint64_t p = 0; p < src->num_pieces && status == FSDP_OK; p++) {
+        const catalog_piece_t *piece = &src->pieces[p];
+        uint8_t dtype = src->tensors[piece->tensor].dtype;
+        const plan_copy_t copy = {.bytes = catalog_piece_bytes(src, piece),
+                                  .src_piece = (uint32_t)p,
+                                  .dst_piece = CATALOG_NONE,
+                                  .src_dtype = dtype,
+                                  .dst_dtype = dtype,
+                                  .flags = PLAN_DISCARD};
+
+        if (used[piece->tensor] && piece->crc_first != CATALOG_NONE &&
+            catalog_box(src, piece, &box) && !box.dense) {
+            status = add_copy(plan, &copy, err);
+        }
+    }
+    free(used);
+    return status;
 }
 
 static fsdp_status_t check_pair(const catalog_tensor_t *from,
@@ -299,6 +360,7 @@ fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
                                 piece->count, &make, err),
                       err_free);
     }
+    FSDP_TRY_GOTO(add_strided(plan, map, err), err_free);
 
     count_runs(plan);
     return FSDP_OK;
@@ -402,6 +464,23 @@ static fsdp_status_t add_once(plan_t *plan, const plan_copy_t *copy,
     return (rest.bytes > 0) ? add_copy(plan, &rest, err) : FSDP_OK;
 }
 
+/* A copy from a piece that has one checksum for all its bytes: it is compared
+ * if they are all read anyhow.  @a whole_p is the last piece that was. */
+static fsdp_status_t add_unblocked(plan_t *plan, const plan_copy_t *copy,
+                                   uint32_t *whole_p, fsdp_error_t *err)
+{
+    const catalog_piece_t *piece = &plan->src->pieces[copy->src_piece];
+    plan_copy_t added = *copy;
+
+    if ((copy->flags & PLAN_GATHER) != 0 || copy->src_piece == *whole_p ||
+        copy->bytes != catalog_piece_bytes(plan->src, piece)) {
+        added.flags |= PLAN_AGAIN;
+    } else {
+        *whole_p = copy->src_piece;
+    }
+    return add_copy(plan, &added, err);
+}
+
 /*
  * From copies in the order of the source, make those that pass each byte of
  * each touched block to the checksums exactly once.
@@ -410,6 +489,7 @@ static fsdp_status_t complete_blocks(plan_t *plan, const plan_t *wanted,
                                      fsdp_error_t *err)
 {
     const plan_copy_t *before = NULL;
+    uint32_t whole = CATALOG_NONE;
     uint64_t done = 0;
 
     for (uint64_t i = 0; i < wanted->num; i++) {
@@ -417,6 +497,10 @@ static fsdp_status_t complete_blocks(plan_t *plan, const plan_t *wanted,
         bool checked =
             plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
 
+        if ((copy->flags & PLAN_GATHER) != 0 || plan->src->crc_zip) {
+            FSDP_TRY(add_unblocked(plan, copy, &whole, err));
+            continue;
+        }
         if (before != NULL && before->src_piece != copy->src_piece) {
             FSDP_TRY(add_tail(plan, before, done, err));
             before = NULL;

@@ -15,8 +15,10 @@ enum {
     PLAN_SRC_MEM = 1, /* src is an address */
     PLAN_DST_MEM = 2, /* dst is an address */
     PLAN_DISCARD = 4, /* is read only to complete a checksum */
-    PLAN_AGAIN = 8    /* the source bytes are in another copy too: they do not
+    PLAN_AGAIN = 8,   /* the source bytes are in another copy too: they do not
                          count for the source's checksum */
+    PLAN_GATHER = 16  /* the elements lie in boxes: src is the byte of the
+                         tensor in row-major order, src_piece its first piece */
 };
 
 typedef struct {

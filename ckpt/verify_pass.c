@@ -100,6 +100,9 @@ static fsdp_status_t drop_overlaps(pass_t *pass, uint64_t *num)
         const catalog_piece_t *piece = &cat->pieces[pass->order[i]];
 
         if (piece->file == file && piece->offset < end) {
+            if (cat->shared) {
+                continue;
+            }
             FSDP_TRY(verify_find(
                 pass->verify,
                 "%s: tensor %s: elements [%" PRIu64 ", %" PRIu64
@@ -167,7 +170,7 @@ static fsdp_status_t choose_keys(pass_t *pass, fsdp_error_t *err)
         char *kind;
 
         pass->kinds[t] = -1;
-        if (base == tensor->name ||
+        if (base == tensor->name || tensor->boxed ||
             fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) != 32) {
             continue;
         }
@@ -346,8 +349,8 @@ static fsdp_status_t check_segments(worker_t *worker, place_t place,
 
     while (left > 0) {
         segment_t segment = segment_at(pass, &place);
-        bool has_crc =
-            segment.piece != NULL && segment.piece->crc_first != CATALOG_NONE;
+        bool has_crc = segment.piece != NULL && !pass->cat->crc_zip &&
+                       segment.piece->crc_first != CATALOG_NONE;
 
         if (has_crc) {
             uint32_t crc = crc32c(0, data, segment.bytes);
@@ -603,7 +606,7 @@ static uint64_t count_unchecked(const pass_t *pass)
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         const catalog_piece_t *piece = &cat->pieces[p];
 
-        if (!cat->files[piece->file].has_crc &&
+        if (!cat->files[piece->file].has_crc && !cat->crc_zip &&
             piece->crc_first != CATALOG_NONE) {
             bytes -= catalog_piece_bytes(cat, piece);
         }

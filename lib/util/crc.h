@@ -14,5 +14,6 @@ uint32_t crc32_zip(uint32_t crc, const void *data, size_t size);
 
 /* The checksum of A followed by B, from those of A and B and B's length. */
 uint32_t crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
+uint32_t crc32_zip_join(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
 
 #endif

@@ -1,0 +1,333 @@
+#include "config.h"
+
+#include "ckpt/gather.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "ckpt/box.h"
+#include "ckpt/catalog_box.h"
+#include "lib/util/check.h"
+
+/* Bytes of a file that are read over rather than left out: a read call costs
+ * as much. */
+#define GAP_MOST (16u << 10)
+
+/* Nested loops over elements that a box and the target share, those of the
+ * largest stride in the file outermost.  Strides are elements. */
+typedef struct {
+    const gather_t *gather;
+    uint64_t piece;
+    size_t size; /* bytes of an element */
+    unsigned n;
+    uint64_t count[BOX_MAX_NDIM];
+    uint64_t from[BOX_MAX_NDIM];     /* strides in the file */
+    uint64_t to[BOX_MAX_NDIM];       /* and in the target */
+    uint64_t span[BOX_MAX_NDIM + 1]; /* elements of the file that the loops
+                                        from here on reach over */
+} loops_t;
+
+static void add_loop(loops_t *loops, uint64_t count, uint64_t from, uint64_t to)
+{
+    unsigned i = loops->n++;
+
+    for (; i > 0 && loops->from[i - 1] < from; i--) {
+        loops->count[i] = loops->count[i - 1];
+        loops->from[i] = loops->from[i - 1];
+        loops->to[i] = loops->to[i - 1];
+    }
+    loops->count[i] = count;
+    loops->from[i] = from;
+    loops->to[i] = to;
+}
+
+/* Make one loop of two that go on from each other on both sides. */
+static void join_loops(loops_t *loops)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < loops->n; i++) {
+        if (kept > 0 &&
+            loops->from[kept - 1] == loops->from[i] * loops->count[i] &&
+            loops->to[kept - 1] == loops->to[i] * loops->count[i]) {
+            loops->count[kept - 1] *= loops->count[i];
+        } else {
+            loops->count[kept++] = loops->count[i];
+        }
+        loops->from[kept - 1] = loops->from[i];
+        loops->to[kept - 1] = loops->to[i];
+    }
+    loops->n = kept;
+
+    loops->span[kept] = 1;
+    for (unsigned i = kept; i > 0; i--) {
+        loops->span[i - 1] =
+            loops->span[i] + (loops->count[i - 1] - 1) * loops->from[i - 1];
+    }
+}
+
+/* --- Copying in memory -------------------------------------------------------- */
+
+#define COPY_ELEMENTS(_type)                                           \
+    for (uint64_t i = 0; i < count; i++) {                             \
+        memcpy(to + i * to_step, from + i * from_step, sizeof(_type)); \
+    }
+
+static void copy_row(const char *from, uint64_t from_step, char *to,
+                     uint64_t to_step, uint64_t count, size_t size)
+{
+    if (from_step == size && to_step == size) {
+        memcpy(to, from, count * size);
+        return;
+    }
+
+    switch (size) {
+    case 1:
+        COPY_ELEMENTS(uint8_t)
+        break;
+    case 2:
+        COPY_ELEMENTS(uint16_t)
+        break;
+    case 4:
+        COPY_ELEMENTS(uint32_t)
+        break;
+    case 8:
+        COPY_ELEMENTS(uint64_t)
+        break;
+    default:
+        for (uint64_t i = 0; i < count; i++) {
+            memcpy(to + i * to_step, from + i * from_step, size);
+        }
+    }
+}
+
+/* @a rows of loop @a d, and all of those inside it. */
+static void scatter(const loops_t *loops, unsigned d, uint64_t rows,
+                    const char *from, char *to)
+{
+    size_t size = loops->size;
+
+    if (d == loops->n) {
+        memcpy(to, from, size);
+    } else if (d + 1 == loops->n) {
+        copy_row(from, loops->from[d] * size, to, loops->to[d] * size, rows,
+                 size);
+    } else {
+        for (uint64_t i = 0; i < rows; i++) {
+            scatter(loops, d + 1, loops->count[d + 1],
+                    from + i * loops->from[d] * size,
+                    to + i * loops->to[d] * size);
+        }
+    }
+}
+
+/* --- Reading -------------------------------------------------------------------- */
+
+static fsdp_status_t load(const loops_t *loops, uint64_t at, uint64_t count,
+                          char *data, fsdp_error_t *err)
+{
+    const gather_t *gather = loops->gather;
+
+    return gather->read(gather->arg, loops->piece, at * loops->size, data,
+                        count * loops->size, err);
+}
+
+/* How many rows of loop @a d are read at once, at least 1; 0: not even one. */
+static uint64_t rows_at_once(const loops_t *loops, unsigned d)
+{
+    uint64_t room = loops->gather->stage_bytes / loops->size;
+    uint64_t row = loops->span[d + 1], from = loops->from[d], rows;
+
+    if (row > room) {
+        return 0;
+    }
+    if (from == 0) {
+        return loops->count[d];
+    }
+    if (from > row && (from - row) * loops->size > GAP_MOST) {
+        return 1;
+    }
+
+    rows = 1 + (room - row) / from;
+    return (rows < loops->count[d]) ? rows : loops->count[d];
+}
+
+/* The elements of the loops from @a d on: those in the file begin @a at. */
+static fsdp_status_t run_loops(const loops_t *loops, unsigned d, uint64_t at,
+                               char *to, fsdp_error_t *err)
+{
+    char *stage = loops->gather->stage;
+    size_t size = loops->size;
+    uint64_t rows, n;
+
+    if (d == loops->n) {
+        return load(loops, at, 1, to, err);
+    }
+    if (d + 1 == loops->n && loops->from[d] == 1 && loops->to[d] == 1) {
+        return load(loops, at, loops->count[d], to, err);
+    }
+
+    rows = rows_at_once(loops, d);
+    if (rows <= 1) {
+        for (uint64_t i = 0; i < loops->count[d]; i++) {
+            FSDP_TRY(run_loops(loops, d + 1, at + i * loops->from[d],
+                               to + i * loops->to[d] * size, err));
+        }
+        return FSDP_OK;
+    }
+
+    for (uint64_t i = 0; i < loops->count[d]; i += n) {
+        n = (loops->count[d] - i < rows) ? loops->count[d] - i : rows;
+        FSDP_TRY(load(loops, at + i * loops->from[d],
+                      (n - 1) * loops->from[d] + loops->span[d + 1], stage,
+                      err));
+        scatter(loops, d, n, stage, to + i * loops->to[d] * size);
+    }
+
+    return FSDP_OK;
+}
+
+/* --- Finding ---------------------------------------------------------------------- */
+
+/* What is asked for, and how much of it was there. */
+typedef struct {
+    const gather_t *gather;
+    const catalog_tensor_t *tensor;
+    uint64_t strides[BOX_MAX_NDIM]; /* of the tensor */
+    uint64_t first, count;
+    char *data;
+    size_t size;
+    uint64_t found;
+    unsigned num_boxes;
+    box_t boxes[2 * BOX_MAX_NDIM]; /* the range asked for */
+} asked_t;
+
+static fsdp_status_t take_range(asked_t *asked, uint64_t piece_index,
+                                fsdp_error_t *err)
+{
+    const gather_t *gather = asked->gather;
+    const catalog_piece_t *piece = &gather->cat->pieces[piece_index];
+    uint64_t end = piece->first + piece->count, first = piece->first;
+
+    if (end > asked->first + asked->count) {
+        end = asked->first + asked->count;
+    }
+    if (first < asked->first) {
+        first = asked->first;
+    }
+    if (first >= end) {
+        return FSDP_OK;
+    }
+
+    asked->found += end - first;
+    return gather->read(gather->arg, piece_index,
+                        (first - piece->first) * asked->size,
+                        asked->data + (first - asked->first) * asked->size,
+                        (end - first) * asked->size, err);
+}
+
+static fsdp_status_t take_common(asked_t *asked, uint64_t piece_index,
+                                 const catalog_box_t *box, const box_t *common,
+                                 fsdp_error_t *err)
+{
+    loops_t loops = {
+        .gather = asked->gather, .piece = piece_index, .size = asked->size};
+    uint64_t at = 0, to = 0, numel = 1;
+
+    for (unsigned d = 0; d < common->ndim; d++) {
+        at += (common->start[d] - box->start[d]) * box->strides[d];
+        to += common->start[d] * asked->strides[d];
+        numel *= common->count[d];
+        if (common->count[d] > 1) {
+            add_loop(&loops, common->count[d], box->strides[d],
+                     asked->strides[d]);
+        }
+    }
+    join_loops(&loops);
+    asked->found += numel;
+    return run_loops(&loops, 0, at,
+                     asked->data + (to - asked->first) * asked->size, err);
+}
+
+static fsdp_status_t take_box(asked_t *asked, uint64_t piece_index,
+                              const catalog_box_t *box, fsdp_error_t *err)
+{
+    box_t whole = {.ndim = box->ndim}, common;
+
+    memcpy(whole.start, box->start, box->ndim * sizeof(*box->start));
+    memcpy(whole.count, box->count, box->ndim * sizeof(*box->count));
+    for (unsigned i = 0; i < asked->num_boxes; i++) {
+        if (box_intersect(&asked->boxes[i], &whole, &common)) {
+            FSDP_TRY(take_common(asked, piece_index, box, &common, err));
+        }
+    }
+
+    return FSDP_OK;
+}
+
+/* The index of a box's last element. */
+static uint64_t last_of(const asked_t *asked, const catalog_box_t *box)
+{
+    uint64_t last = 0;
+
+    for (unsigned d = 0; d < box->ndim; d++) {
+        last += (box->start[d] + box->count[d] - 1) * asked->strides[d];
+    }
+
+    return last;
+}
+
+static fsdp_status_t take_pieces(asked_t *asked, fsdp_error_t *err)
+{
+    const catalog_t *cat = asked->gather->cat;
+    uint64_t p = asked->tensor->piece_first;
+    uint64_t end = p + asked->tensor->piece_count;
+    catalog_box_t box;
+
+    for (; p < end && cat->pieces[p].first < asked->first + asked->count; p++) {
+        if (!catalog_box(cat, &cat->pieces[p], &box)) {
+            FSDP_TRY(take_range(asked, p, err));
+        } else if (last_of(asked, &box) >= asked->first) {
+            FSDP_TRY(take_box(asked, p, &box, err));
+        }
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t gather_elements(const gather_t *gather, uint64_t index,
+                              uint64_t first, uint64_t count, char *data,
+                              fsdp_error_t *err)
+{
+    const catalog_t *cat = gather->cat;
+    const catalog_tensor_t *tensor = &cat->tensors[index];
+    const uint64_t *dims = cat->dims + tensor->dims_first;
+    asked_t asked;
+
+    asked.gather = gather;
+    asked.tensor = tensor;
+    asked.first = first;
+    asked.count = count;
+    asked.data = data;
+    asked.size = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) / 8;
+    asked.found = 0;
+    box_strides(tensor->ndim, dims, NULL, asked.strides);
+    if (box_from_range(tensor->ndim, dims, first, count, asked.boxes,
+                       &asked.num_boxes) != FSDP_OK) {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "%s: tensor %s has no elements [%" PRIu64
+                              ", %" PRIu64 ")",
+                              cat->path, tensor->name, first, first + count);
+    }
+
+    FSDP_TRY(take_pieces(&asked, err));
+    if (asked.found != count) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: tensor %s: %" PRIu64 " of the elements "
+                              "[%" PRIu64 ", %" PRIu64 ") are in the files",
+                              cat->path, tensor->name, asked.found, first,
+                              first + count);
+    }
+
+    return FSDP_OK;
+}
