@@ -217,7 +217,9 @@ fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
                                  const uint64_t *dims, const char *unit,
                                  uint64_t *tensor_p, fsdp_error_t *err)
 {
-    catalog_tensor_t tensor = {.dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim};
+    catalog_tensor_t tensor = {.dtype = (uint8_t)dtype,
+                               .stored = (uint8_t)dtype,
+                               .ndim = (uint8_t)ndim};
 
     if (!dtype_valid((unsigned)dtype) || ndim > FSDP_CKPT_MAX_NDIM ||
         cat->num_tensors == CATALOG_NONE) {
@@ -270,6 +272,30 @@ static fsdp_status_t append_piece(catalog_t *cat, const catalog_piece_t *piece,
     }
 
     cat->pieces[cat->num_pieces++] = *piece;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_set_stored(catalog_t *cat, uint64_t index,
+                                 fsdp_dtype_t stored, fsdp_error_t *err)
+{
+    catalog_tensor_t *tensor = &cat->tensors[index];
+    uint64_t bytes;
+
+    if (!dtype_is_float(stored) ||
+        !dtype_is_float((fsdp_dtype_t)tensor->dtype)) {
+        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                              "%s: tensor %s: no conversion from %s to %s",
+                              cat->path, tensor->name, fsdp_dtype_name(stored),
+                              fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
+    }
+    if (!dtype_bytes(stored, tensor->numel, &bytes) || bytes > INT64_MAX) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: tensor %s: its shape has more than 2^63 "
+                              "bytes",
+                              cat->path, tensor->name);
+    }
+
+    tensor->stored = (uint8_t)stored;
     return FSDP_OK;
 }
 
@@ -451,7 +477,7 @@ uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
 
 uint64_t catalog_piece_bytes(const catalog_t *cat, const catalog_piece_t *piece)
 {
-    unsigned dtype = cat->tensors[piece->tensor].dtype;
+    unsigned dtype = cat->tensors[piece->tensor].stored;
     uint64_t count = piece->count, bytes = 0;
     catalog_box_t box;
 
@@ -585,9 +611,14 @@ static fsdp_status_t check_piece(const catalog_t *cat,
 {
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     const catalog_file_t *file = &cat->files[piece->file];
-    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
+    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->stored);
     uint64_t bytes;
 
+    if (tensor->stored != tensor->dtype &&
+        (piece->box != CATALOG_NONE || piece->crc_first != CATALOG_NONE)) {
+        return bad_piece(cat, piece, "cannot be converted when it is read",
+                         err);
+    }
     if (piece->box == CATALOG_NONE &&
         (piece->first > tensor->numel ||
          piece->count > tensor->numel - piece->first)) {

@@ -31,8 +31,10 @@ typedef struct {
     uint32_t order; /* how many tensors were added before it: the order of the
                        writer, and within a unit that of the flat array */
     uint8_t ndim;
-    uint8_t dtype; /* fsdp_dtype_t */
-    bool boxed;    /* a piece of it is a box, once sealed */
+    uint8_t dtype;  /* fsdp_dtype_t */
+    uint8_t stored; /* what its elements are in the files: another type than
+                       dtype only after catalog_set_stored() */
+    bool boxed;     /* a piece of it is a box, once sealed */
 } catalog_tensor_t;
 
 /*
@@ -67,8 +69,8 @@ typedef struct {
                            it holds none */
     uint32_t crc_first; /* its pieces' checksums, all of them, in a row */
     uint32_t crc_count;
-    uint32_t crc32c; /* of the whole file */
-    bool has_crc;    /* crc32c is known */
+    uint32_t crc32c;  /* of the whole file */
+    bool has_crc;     /* crc32c is known */
     uint64_t checked; /* bytes that are no piece's and whose checksum was
                          compared when the file was opened */
 } catalog_file_t;
@@ -161,6 +163,18 @@ fsdp_status_t catalog_add_tensor(catalog_t *cat, const char *name,
                                  const uint64_t *dims, const char *unit,
                                  uint64_t *tensor_p, fsdp_error_t *err);
 
+/**
+ * The files hold a tensor in another type, for its values are defined as the
+ * conversion of these (dtype_convert()): it has no bytes of its own.
+ *
+ * @param tensor  As catalog_add_tensor() gave it; none of its pieces may be a
+ *                box or have checksums.
+ *
+ * @return FSDP_ERR_UNSUPPORTED if one of the types is no float.
+ */
+fsdp_status_t catalog_set_stored(catalog_t *cat, uint64_t tensor,
+                                 fsdp_dtype_t stored, fsdp_error_t *err);
+
 /* piece->tensor is an index as catalog_add_tensor() gave it.  Empty pieces are
  * left out. */
 fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
@@ -232,7 +246,7 @@ uint64_t catalog_blocks(uint64_t bytes);
 typedef struct {
     unsigned ndim;
     const uint64_t *start, *count, *strides; /* ndim entries each */
-    bool dense; /* row-major, without holes */
+    bool dense;                              /* row-major, without holes */
 } catalog_box_t;
 
 /* @return false if it is none. */

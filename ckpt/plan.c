@@ -337,6 +337,16 @@ static fsdp_status_t check_pair(const catalog_tensor_t *from,
             fsdp_dtype_name((fsdp_dtype_t)to->dtype));
     }
 
+    if (from->stored != from->dtype && from->dtype != to->dtype) {
+        return fsdp_error_set(
+            err, FSDP_ERR_UNSUPPORTED,
+            "tensor %s: its %s values are made from %s: convert it once "
+            "without a cast, then cast that to %s",
+            from->name, fsdp_dtype_name((fsdp_dtype_t)from->dtype),
+            fsdp_dtype_name((fsdp_dtype_t)from->stored),
+            fsdp_dtype_name((fsdp_dtype_t)to->dtype));
+    }
+
     return FSDP_OK;
 }
 
@@ -352,7 +362,7 @@ fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
         const catalog_tensor_t *to = &dst->tensors[piece->tensor];
         const catalog_tensor_t *from = &src->tensors[map[piece->tensor]];
         const plan_copy_t make = {.dst_piece = (uint32_t)p,
-                                  .src_dtype = from->dtype,
+                                  .src_dtype = from->stored,
                                   .dst_dtype = to->dtype};
 
         FSDP_TRY_GOTO(check_pair(from, to, err), err_free);
@@ -540,7 +550,8 @@ fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
                             .flags = PLAN_DST_MEM};
 
         FSDP_TRY_GOTO(check_range(src, range, err), err_free);
-        make.src_dtype = make.dst_dtype = src->tensors[range->tensor].dtype;
+        make.src_dtype = src->tensors[range->tensor].stored;
+        make.dst_dtype = src->tensors[range->tensor].dtype;
         FSDP_TRY_GOTO(add_range(&wanted, range->tensor, range->first,
                                 range->count, &make, err),
                       err_free);
