@@ -14,13 +14,29 @@
 typedef struct {
     tool_t tool;
     const char *path;
+    const char *manifest;
+    const char *recipe;
 } settings_t;
+
+enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE };
+
+/* clang-format off */
+static const struct argp_option options[] = {
+    {"manifest", OPTION_MANIFEST, "FILE", 0,
+     "Compare names, shapes, types, SHA-256, aliases and values with what FILE "
+     "says", 0},
+    {"recipe", OPTION_RECIPE, "FILE", 0,
+     "FILE says what the flat parameters of PyTorch's FSDP1 are made of", 0},
+    {0}
+};
+/* clang-format on */
 
 static const char doc[] =
     "Check a checkpoint of any format: sizes and checksums of all files, the "
     "checksum of every block, that each element lies in one place exactly, "
     "that index and files say the same, and the digests that the training "
     "job left.  In a directory of checkpoints all of them are checked.  "
+    "With --manifest, it is compared with what a manifest says it holds.  "
     "Findings are printed on standard output, one a line."
     "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
     "usage, 65 if there is no checkpoint, 74 if it cannot be read.";
@@ -33,6 +49,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &set->tool;
         return 0;
+    case OPTION_MANIFEST:
+        set->manifest = text;
+        return 0;
+    case OPTION_RECIPE:
+        set->recipe = text;
+        return 0;
     case ARGP_KEY_ARG:
         if (set->path != NULL) {
             argp_error(state, "more than one checkpoint");
@@ -42,6 +64,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "a checkpoint is needed");
         return 0;
+    case ARGP_KEY_END:
+        if (set->recipe != NULL && set->manifest == NULL) {
+            argp_error(state, "--recipe goes with --manifest");
+        }
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -50,6 +77,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 typedef struct {
     const tool_t *tool;
     json_t *json;
+    json_t *notes;
 } gather_t;
 
 static bool add_finding(const char *text, void *arg)
@@ -68,6 +96,26 @@ static bool add_finding(const char *text, void *arg)
         progress_erase();
         puts(clean);
         fflush(stdout);
+        free(clean);
+    }
+
+    return true;
+}
+
+static bool add_note(const char *text, void *arg)
+{
+    gather_t *gather = arg;
+
+    if (gather->tool->quiet) {
+        return true;
+    }
+    if (gather->tool->json) {
+        cli_json_append(gather->notes, cli_json_text(text));
+    } else {
+        char *clean = cli_printable(text);
+
+        progress_erase();
+        printf("note: %s\n", clean);
         free(clean);
     }
 
@@ -135,14 +183,75 @@ static int verify(settings_t *set)
     return (result.findings > 0) ? FSDP_EXIT_DIFFERS : FSDP_EXIT_DONE;
 }
 
+/* --- Against a manifest ------------------------------------------------- */
+
+static void print_compared(const gather_t *gather,
+                           const fsdp_ckpt_manifest_result_t *result)
+{
+    char *rate = tool_rate(result->bytes, result->seconds);
+    char size[SIZE_TEXT_MAX];
+    json_t *all;
+
+    if (gather->tool->json) {
+        all = json_object();
+        cli_json_set(all, "same", json_boolean(result->findings == 0));
+        cli_json_set(all, "findings", json_incref(gather->json));
+        cli_json_set(all, "notes", json_incref(gather->notes));
+        cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
+        cli_json_set(all, "aliases", json_integer((json_int_t)result->aliases));
+        cli_json_set(all, "values", json_integer((json_int_t)result->values));
+        cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
+        cli_json_set(all, "seconds", cli_json_number(result->seconds));
+        cli_json_print(all);
+    } else {
+        printf("%s: %" PRIu64 " tensors, %" PRIu64 " aliases, %" PRIu64
+               " values, %s read in %.2f s (%s)\n",
+               (result->findings == 0) ? "as the manifest says"
+                                       : "not what the manifest says",
+               result->tensors, result->aliases, result->values,
+               size_format(result->bytes, size), result->seconds, rate);
+    }
+    free(rate);
+}
+
+static int compare(settings_t *set)
+{
+    gather_t gather = {
+        .tool = &set->tool, .json = json_array(), .notes = json_array()};
+    fsdp_ckpt_manifest_config_t config = FSDP_CKPT_MANIFEST_INIT;
+    fsdp_ckpt_manifest_result_t result = {0};
+    fsdp_status_t status;
+    fsdp_error_t err;
+
+    tool_begin(&set->tool, "comparing");
+    config.manifest = set->manifest;
+    config.recipe = set->recipe;
+    config.finding = add_finding;
+    config.note = add_note;
+    config.arg = &gather;
+    config.engine = set->tool.engine;
+    status = fsdp_ckpt_check_manifest(set->path, &config, &result, &err);
+    progress_end();
+    if (status == FSDP_OK && !set->tool.quiet) {
+        print_compared(&gather, &result);
+    }
+    json_decref(gather.json);
+    json_decref(gather.notes);
+    if (status != FSDP_OK) {
+        return tool_fail(&set->tool, &err);
+    }
+
+    return (result.findings > 0) ? FSDP_EXIT_DIFFERS : FSDP_EXIT_DONE;
+}
+
 int main(int argc, char **argv)
 {
     const struct argp argp = {
-        NULL, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
+        options, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
     };
     settings_t set = {0};
 
     cli_parse("fsdp-verify", &argp, argc, argv, &set);
 
-    return cli_finish(verify(&set));
+    return cli_finish((set.manifest != NULL) ? compare(&set) : verify(&set));
 }

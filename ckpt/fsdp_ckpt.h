@@ -194,9 +194,14 @@ FSDP_API void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
  * holds that is no tensor, as one JSON value.  What JSON has no form for is
  * written {"$tuple": […]}, {"$set": […]}, {"$size": […]}, {"$bytes_hex": "…"},
  * {"$float": "nan"}, {"$repr": "…", "$class": "…"}; {"$tensor": "NAME"} is a
- * tensor of this checkpoint.  An integer may have any number of digits. */
+ * tensor of this checkpoint.  An integer may have any number of digits.
+ *
+ * @param name_p  May be NULL. */
 FSDP_API void fsdp_ckpt_get_value(const fsdp_ckpt_t *ckpt, uint64_t value,
                                   const char **name_p, const char **json_p);
+/* @return false if there is no value of that name. */
+FSDP_API bool fsdp_ckpt_find_value(const fsdp_ckpt_t *ckpt, const char *name,
+                                   uint64_t *value_p);
 
 /* Tensors are sorted by name.  Aliases are found too.
  * @return false if there is none. */
@@ -369,6 +374,50 @@ FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
                                         fsdp_ckpt_finding_f finding, void *arg,
                                         fsdp_ckpt_verify_result_t *result_p,
                                         fsdp_error_t *err);
+
+typedef struct {
+    size_t size; /* FSDP_CKPT_MANIFEST_INIT sets it */
+    const char *manifest; /* path of a JSON file, see below */
+    const char *recipe;   /* as in fsdp_ckpt_open_with(); NULL: the manifest's
+                             own "flat_recipe" if it has one */
+    fsdp_ckpt_finding_f finding; /* what differs */
+    fsdp_ckpt_finding_f note;    /* what is worth to know; may be NULL */
+    void *arg;                   /* of both */
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_manifest_config_t;
+
+#define FSDP_CKPT_MANIFEST_INIT                     \
+    {                                               \
+        .size = sizeof(fsdp_ckpt_manifest_config_t) \
+    }
+
+typedef struct {
+    uint64_t findings;
+    uint64_t tensors; /* that the manifest lists */
+    uint64_t aliases;
+    uint64_t values;
+    uint64_t bytes; /* read */
+    double seconds;
+} fsdp_ckpt_manifest_result_t;
+
+/**
+ * Compare a checkpoint of any format with what a manifest says it holds: each
+ * tensor's name, shape, type and SHA-256, which names are the same tensor, and
+ * values that are no tensors.
+ *
+ * The manifest is a JSON object: "tensors" [{"name", "shape", "dtype" (as
+ * PyTorch names it), "sha256" of the row-major little-endian bytes}, …],
+ * "aliases" {name: the name whose storage it shares}, "values" {name: value
+ * as in fsdp_ckpt_get_value(), but a "$tensor" is an object as in "tensors"},
+ * "tied_dropped_ok": true if only one of two tied names may be kept.  Names
+ * are dotted paths.  Values that it does not list may be there; so may tensors
+ * whose first component no listed name has.
+ *
+ * Differences are findings, no error.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_check_manifest(
+    const char *path, const fsdp_ckpt_manifest_config_t *config,
+    fsdp_ckpt_manifest_result_t *result_p, fsdp_error_t *err);
 
 typedef struct {
     /* Both 0: bit for bit; else |a - b| <= atol + rtol * max(|a|, |b|), and

@@ -13,6 +13,7 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog.h \
 	ckpt/catalog_box.c \
 	ckpt/catalog_box.h \
+	ckpt/claim.c \
 	ckpt/commit.c \
 	ckpt/commit.h \
 	ckpt/convert.c \
@@ -48,6 +49,8 @@ libckptcore_la_SOURCES = \
 	ckpt/save_message.h \
 	ckpt/target.c \
 	ckpt/target.h \
+	ckpt/tensor_hash.c \
+	ckpt/tensor_hash.h \
 	ckpt/value.c \
 	ckpt/value.h \
 	ckpt/verify.c \

@@ -124,8 +124,16 @@ void fsdp_ckpt_get_alias(const fsdp_ckpt_t *ckpt, uint64_t alias,
 void fsdp_ckpt_get_value(const fsdp_ckpt_t *ckpt, uint64_t value,
                          const char **name_p, const char **json_p)
 {
-    *name_p = ckpt->cat.values[value].name;
+    if (name_p != NULL) {
+        *name_p = ckpt->cat.values[value].name;
+    }
     *json_p = ckpt->cat.values[value].json;
+}
+
+bool fsdp_ckpt_find_value(const fsdp_ckpt_t *ckpt, const char *name,
+                          uint64_t *value_p)
+{
+    return catalog_find_value(&ckpt->cat, name, value_p);
 }
 
 bool fsdp_ckpt_find(const fsdp_ckpt_t *ckpt, const char *name,

@@ -226,4 +226,82 @@ test_expect_success 'nothing was written into the checkpoint' '
 	test_cmp want have
 '
 
+# A file of two tensors, a (u8, 4) and b (i16, 2 x 1), and its manifest.
+header='{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"I16","shape":[2,1],"data_offsets":[4,8]}}'
+sum() {
+	printf "$1" | sha256sum | sed 's/ .*//'
+}
+
+test_expect_success 'a manifest: the same' '
+	size=$(printf %s "$header" | wc -c) &&
+	{ printf "\\$(printf %o "$size")\0\0\0\0\0\0\0%s" "$header" &&
+		printf "\1\2\3\4\5\6\7\10"; } >two.safetensors &&
+	cat >two.json <<-END &&
+	{"tensors": [
+	 {"name": "a", "dtype": "uint8", "shape": [4],
+	  "sha256": "$(sum "\1\2\3\4")"},
+	 {"name": "b", "dtype": "torch.int16", "shape": [2, 1],
+	  "sha256": "$(sum "\5\6\7\10")"}],
+	 "aliases": {}, "values": {}}
+	END
+	fsdp-verify --manifest two.json two.safetensors >out 2>err &&
+	test_must_be_empty err && line_count 1 out &&
+	grep "^as the manifest says: 2 tensors, 0 aliases, 0 values, 8 B" out
+'
+
+# differs SCRIPT PATTERN: a manifest that sed changed is another.
+differs() {
+	sed "$1" two.json >other.json && ! cmp two.json other.json &&
+	expect_code 1 fsdp-verify --manifest other.json two.safetensors >out &&
+	cat out && grep "^not what the manifest says: " out && grep -e "$2" out
+}
+
+test_expect_success 'a manifest: everything that can differ is named' '
+	differs "s/\"name\": \"b\"/\"name\": \"c\"/" "^c: missing$" &&
+	differs "s/uint8/int8/" "^a: is u8, not int8$" &&
+	differs "s/\[2, 1\]/[2]/" "^b: has shape \[2, 1\], not \[2\]$" &&
+	differs "s/\[4\]/[4, 1]/" "^a: has shape \[4\], not \[4,1\]$" &&
+	differs "s/\"sha256\": \"...../&0/" "^a: its values are others" &&
+	grep "^b: its values are others" out &&
+	differs "s/\"values\": {/&\"lr\": 0.5/" "^lr: the value 0.5 is missing$"
+'
+
+test_expect_success 'a manifest: tensors that it does not list' '
+	sed "/\"name\": \"a\"/,/sha256/d" two.json >less.json &&
+	expect_code 1 fsdp-verify --manifest less.json two.safetensors >out &&
+	grep "^a: is not in the manifest$" out &&
+	fsdp-convert --to hdf5-file --rename "a=other.a" two.safetensors k.h5 &&
+	fsdp-verify --manifest less.json k.h5 >out &&
+	grep "^note: 1 tensors are of a kind .*: other.a$" out
+'
+
+test_expect_success 'a manifest: aliases' '
+	sed "s/\"aliases\": {/&\"b\": \"a\"/" two.json >other.json &&
+	fsdp-verify --manifest other.json two.safetensors >out &&
+	grep "^note: 1 of 1 aliases are tensors of their own here" out &&
+	fsdp-convert --to hdf5-file two.safetensors t.h5 &&
+	fsdp-verify --manifest two.json t.h5 &&
+	expect_code 1 fsdp-verify --manifest other.json t.h5 >out &&
+	grep "^b: is not the same tensor as a$" out
+'
+
+test_expect_success 'a manifest: what is none, and usage' '
+	echo "[1" >bad.json &&
+	expect_code 65 fsdp-verify --manifest bad.json two.safetensors 2>err &&
+	grep "bad.json: no JSON: line " err &&
+	echo "{\"tensors\": [{\"name\": \"a\"}]}" >bad.json &&
+	expect_code 65 fsdp-verify --manifest bad.json two.safetensors 2>err &&
+	grep "bad.json: a tensor without name, shape, dtype or sha256 a" err &&
+	expect_code 65 fsdp-verify --manifest none.json two.safetensors &&
+	expect_code 64 fsdp-verify --recipe bad.json two.safetensors
+'
+
+test_expect_success 'a manifest: a damaged file' '
+	truncate -s -1 two.safetensors &&
+	expect_code 1 fsdp-verify --manifest two.json two.safetensors >out &&
+	grep "two.safetensors" out &&
+	expect_code 1 fsdp-verify --json --manifest two.json two.safetensors >out &&
+	grep "\"same\": false" out
+'
+
 test_done
