@@ -19,6 +19,7 @@
 #include "ckpt/commit.h"
 #include "ckpt/engine.h"
 #include "ckpt/target.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
@@ -296,6 +297,81 @@ static fsdp_status_t keep_aliases(convert_t *convert, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+/* Give the tensors that a value holds the names they have in the target.
+ * @return false if one of them is left out. */
+static bool rename_tensors(convert_t *convert, json_t *value)
+{
+    json_t *inner = json_object_get(value, "$tensor");
+    const wanted_t *wanted;
+    uint64_t tensor;
+    const char *key;
+    size_t i;
+
+    if (json_is_string(inner)) {
+        if (!catalog_find(&convert->src, json_string_value(inner), &tensor)) {
+            return false;
+        }
+        wanted = find_wanted(convert, tensor);
+        return wanted != NULL && json_string_set(inner, wanted->name) == 0;
+    }
+
+    json_object_foreach(value, key, inner)
+    {
+        if (!rename_tensors(convert, inner)) {
+            return false;
+        }
+    }
+    json_array_foreach(value, i, inner)
+    {
+        if (!rename_tensors(convert, inner)) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+static fsdp_status_t keep_value(convert_t *convert,
+                                const catalog_value_t *value, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    char *name, *text;
+    json_t *json;
+
+    FSDP_TRY(
+        value_parse(value->name, value->json, strlen(value->json), &json, err));
+    if (!rename_tensors(convert, json)) {
+        json_decref(json);
+        return FSDP_OK;
+    }
+
+    name = target_name(convert, value->name);
+    text = value_text(json);
+    status = (name != NULL && text != NULL)
+                 ? catalog_add_value(&convert->dst, name, text, err)
+                 : no_memory(convert, err);
+    free(name);
+    free(text);
+    json_decref(json);
+    return status;
+}
+
+/* Values go along, unless patterns choose others. */
+static fsdp_status_t keep_values(convert_t *convert, fsdp_error_t *err)
+{
+    const select_t select = selection(convert);
+
+    for (uint64_t i = 0; i < convert->src.num_values; i++) {
+        const catalog_value_t *value = &convert->src.values[i];
+
+        if (select_match(&select, value->name)) {
+            FSDP_TRY(keep_value(convert, value, err));
+        }
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t keep_rest(convert_t *convert, fsdp_error_t *err)
 {
     const catalog_t *src = &convert->src;
@@ -317,10 +393,8 @@ static fsdp_status_t keep_rest(convert_t *convert, fsdp_error_t *err)
         memcpy(dst->digest_optim, src->digest_optim, sizeof(dst->digest_optim));
     }
 
-    /* A tied tensor is stored once in safetensors, under its owner's name. */
-    return (convert->format->id == FSDP_CKPT_SAFETENSORS)
-               ? FSDP_OK
-               : keep_aliases(convert, err);
+    FSDP_TRY(keep_values(convert, err));
+    return keep_aliases(convert, err);
 }
 
 /* --- The target's shape ------------------------------------------------------------------ */

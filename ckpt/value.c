@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/util/check.h"
+#include "lib/util/json_text.h"
+
 enum { MAX_DIGITS = 18, MAX_DEPTH = 512 };
 
 /* --- Parsing ------------------------------------------------------------------------ */
@@ -129,35 +132,81 @@ static json_t *only_member(const json_t *value, const char *key)
                : NULL;
 }
 
-char *value_text(const json_t *value)
+/* @param flags  Of json_dumps(). */
+static char *dump(const json_t *value, size_t flags)
 {
     static const char begin[] = "{\"$int\":\"";
-    char *text =
-        json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
-    char *from = text, *to = text;
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | flags |
+                                       json_text_digits(value));
+    size_t size = (text != NULL) ? strlen(text) : 0, from = 0, to = 0;
 
-    while (text != NULL && *from != '\0') {
-        size_t string = (*from == '"') ? skip_string(from, strlen(from), 0) : 0;
+    while (from < size) {
+        size_t end = from + 1;
 
-        if (strncmp(from, begin, sizeof(begin) - 1) == 0) {
+        if (strncmp(text + from, begin, sizeof(begin) - 1) == 0) {
             from += sizeof(begin) - 1;
-            while (*from != '"') {
-                *to++ = *from++;
-            }
-            from += 2;
-        } else if (string > 0) {
-            memmove(to, from, string);
-            to += string;
-            from += string;
-        } else {
-            *to++ = *from++;
+            end = from + strcspn(text + from, "\"");
+            memmove(text + to, text + from, end - from);
+            to += end - from;
+            from = end + 2;
+            continue;
         }
+        if (text[from] == '"') {
+            end = skip_string(text, size, from);
+        }
+        memmove(text + to, text + from, end - from);
+        to += end - from;
+        from = end;
     }
     if (text != NULL) {
-        *to = '\0';
+        text[to] = '\0';
     }
 
     return text;
+}
+
+char *value_text(const json_t *value)
+{
+    return dump(value, 0);
+}
+
+json_t *value_all(const catalog_t *cat)
+{
+    json_t *all = json_object(), *value;
+
+    for (uint64_t i = 0; all != NULL && i < cat->num_values; i++) {
+        const char *json = cat->values[i].json;
+
+        if (value_parse(cat->path, json, strlen(json), &value, NULL) !=
+                FSDP_OK ||
+            json_object_set_new(all, cat->values[i].name, value) != 0) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+
+    return all;
+}
+
+fsdp_status_t value_add_all(catalog_t *cat, const json_t *values,
+                            fsdp_error_t *err)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)values, name, value)
+    {
+        char *text = value_text(value);
+        fsdp_status_t status = (text != NULL)
+                                   ? catalog_add_value(cat, name, text, err)
+                                   : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                                    "%s: no memory", cat->path);
+
+        free(text);
+        FSDP_TRY(status);
+    }
+
+    return FSDP_OK;
 }
 
 /* --- Comparing ------------------------------------------------------------------------ */
@@ -200,7 +249,7 @@ static char **sorted_members(const json_t *set)
     char **texts = calloc(num + 1, sizeof(*texts));
 
     for (size_t i = 0; texts != NULL && i < num; i++) {
-        texts[i] = value_text(json_array_get(set, i));
+        texts[i] = dump(json_array_get(set, i), JSON_SORT_KEYS);
         if (texts[i] == NULL) {
             texts[i] = strdup("");
         }

@@ -22,7 +22,7 @@
 
 #include <jansson.h>
 
-#include "ckpt/fsdp_ckpt.h"
+#include "ckpt/catalog.h"
 
 /**
  * Parse JSON text, in which integers of more than 18 digits become
@@ -38,6 +38,14 @@ fsdp_status_t value_parse(const char *what, const char *text, size_t size,
 /* JSON text of a value that value_parse() gave; the caller frees it; NULL: no
  * memory. */
 char *value_text(const json_t *value);
+
+/* All values of a catalog as one JSON object, for json_decref(); NULL: no
+ * memory.  Long integers are wrapped as value_parse() does. */
+json_t *value_all(const catalog_t *cat);
+
+/* Add the members of an object that value_all() made. */
+fsdp_status_t value_add_all(catalog_t *cat, const json_t *values,
+                            fsdp_error_t *err);
 
 /* The two inside "$tensor"; NULL: those are equal if their JSON is. */
 typedef bool (*value_tensor_f)(const json_t *a, const json_t *b, void *arg);

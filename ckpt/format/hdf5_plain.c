@@ -17,6 +17,7 @@
 #include "ckpt/format/hdf5_util.h"
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -563,6 +564,50 @@ static bool read_digest(hid_t file, const char *name, uint64_t word[2],
     return good;
 }
 
+/* The text of the attributes values, values_1, …; the caller frees it; NULL:
+ * there are none, or *good_p is false. */
+static char *read_values_text(hid_t file, bool *good_p)
+{
+    char name[32] = "values", *all = NULL, *part, *longer;
+
+    *good_p = true;
+    for (unsigned i = 1; *good_p; i++) {
+        *good_p = hdf5_get_text(file, name, &part);
+        if (!*good_p || part == NULL) {
+            break;
+        }
+        longer = io_path("%s%s", (all != NULL) ? all : "", part);
+        *good_p = longer != NULL;
+        free(all);
+        free(part);
+        all = longer;
+        snprintf(name, sizeof(name), "values_%u", i);
+    }
+
+    return all;
+}
+
+static fsdp_status_t read_values(walk_t *walk, hid_t file, catalog_t *cat)
+{
+    fsdp_status_t status = FSDP_OK;
+    json_t *values = NULL;
+    bool good;
+    char *text = read_values_text(file, &good);
+
+    if (!good) {
+        status = refuse(walk, FSDP_ERR_CORRUPT, "", "has damaged values");
+    } else if (text != NULL) {
+        status =
+            value_parse(walk->path, text, strlen(text), &values, walk->err);
+    }
+    if (status == FSDP_OK) {
+        status = value_add_all(cat, values, walk->err);
+    }
+    json_decref(values);
+    free(text);
+    return status;
+}
+
 /* What our own writer keeps at the root. */
 static fsdp_status_t read_ours(walk_t *walk, hid_t file, catalog_t *cat)
 {
@@ -615,7 +660,12 @@ static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
                               walk->path);
     }
 
-    return walk->ours ? read_ours(walk, file, cat) : FSDP_OK;
+    if (walk->ours) {
+        FSDP_TRY(read_ours(walk, file, cat));
+        FSDP_TRY(read_values(walk, file, cat));
+    }
+
+    return FSDP_OK;
 }
 
 static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)

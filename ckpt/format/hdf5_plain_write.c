@@ -1,13 +1,16 @@
 #include "config.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/format/hdf5_file.h"
 #include "ckpt/format/hdf5_name.h"
 #include "ckpt/format/hdf5_trailer.h"
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 
 static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
@@ -64,6 +67,44 @@ static fsdp_status_t write_alias(const catalog_t *cat,
     return status;
 }
 
+/* HDF5 has no attributes above 64 KiB: parts, each of whole characters. */
+static fsdp_status_t write_values(const catalog_t *cat, hdf5_file_t *file,
+                                  fsdp_error_t *err)
+{
+    json_t *values = value_all(cat);
+    char *text = (values != NULL) ? value_text(values) : NULL;
+    char name[32] = "values";
+    fsdp_status_t status = FSDP_OK;
+    size_t size = (text != NULL) ? strlen(text) : 0, begin = 0;
+
+    json_decref(values);
+    if (text == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    for (unsigned i = 1; status == FSDP_OK && begin < size; i++) {
+        size_t end = size;
+        char *part;
+
+        if (end - begin > HDF5_PLAIN_VALUES_PART) {
+            end = begin + HDF5_PLAIN_VALUES_PART;
+            while ((text[end] & 0xc0) == 0x80) {
+                end--;
+            }
+        }
+        part = strndup(text + begin, end - begin);
+        status = (part != NULL) ? hdf5_file_set_text(file, name, part, err)
+                                : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                                 "%s: no memory", cat->path);
+        free(part);
+        begin = end;
+        snprintf(name, sizeof(name), "values_%u", i);
+    }
+    free(text);
+    return status;
+}
+
 static fsdp_status_t write_root(const catalog_t *cat, hdf5_file_t *file,
                                 fsdp_error_t *err)
 {
@@ -75,6 +116,9 @@ static fsdp_status_t write_root(const catalog_t *cat, hdf5_file_t *file,
         hdf5_file_set_number(file, "min_reader", MANIFEST_MIN_READER, err));
     FSDP_TRY(hdf5_file_set_text(file, "writer", PACKAGE_STRING, err));
     FSDP_TRY(hdf5_file_set_text(file, "metadata", cat->meta, err));
+    if (cat->num_values > 0) {
+        FSDP_TRY(write_values(cat, file, err));
+    }
     if (cat->step >= 0) {
         FSDP_TRY(hdf5_file_set_number(file, "step", (uint64_t)cat->step, err));
     }

@@ -23,6 +23,9 @@ fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
 
 #define HDF5_PLAIN_FORMAT "fsdp-file"
 
+/* Bytes of its attributes values, values_1, values_2 …, which are one text. */
+#define HDF5_PLAIN_VALUES_PART 32768
+
 /* format_t.create of format_hdf5_file: everything, once the catalog has meta,
  * step, digests and aliases.  Each tensor is one piece. */
 fsdp_status_t hdf5_plain_create(catalog_t *cat, uint32_t file,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
@@ -224,8 +225,9 @@ fsdp_status_t manifest_write(const catalog_t *cat,
                              fsdp_error_t *err)
 {
     uint64_t *by_order = sort_by_order(cat);
-    json_t *meta, *root = NULL;
+    json_t *meta, *values = NULL, *root = NULL;
     fsdp_status_t status;
+    size_t digits, more;
     char *text = NULL;
     json_error_t why;
 
@@ -238,8 +240,14 @@ fsdp_status_t manifest_write(const catalog_t *cat,
         goto done;
     }
 
-    if (by_order != NULL) {
+    values = value_all(cat);
+    if (by_order != NULL && values != NULL) {
         root = pack_manifest(cat, index, by_order, meta);
+    }
+    if (root != NULL && json_object_size(values) > 0 &&
+        json_object_set(root, "values", values) != 0) {
+        json_decref(root);
+        root = NULL;
     }
     if (root == NULL) {
         status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
@@ -249,7 +257,10 @@ fsdp_status_t manifest_write(const catalog_t *cat,
         goto done;
     }
 
-    text = seal_text(json_dumps(root, JSON_INDENT(1) | json_text_digits(meta)));
+    digits = json_text_digits(meta);
+    more = json_text_digits(values);
+    text = seal_text(
+        json_dumps(root, JSON_INDENT(1) | ((digits > more) ? digits : more)));
     if (text == NULL) {
         status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
                                 "%s: no memory for the manifest", dir);
@@ -260,6 +271,7 @@ fsdp_status_t manifest_write(const catalog_t *cat,
 done:
     free(text);
     json_decref(root);
+    json_decref(values);
     json_decref(meta);
     free(by_order);
     return status;
@@ -654,7 +666,8 @@ fsdp_status_t manifest_fill(const manifest_t *manifest, catalog_t *cat,
         FSDP_TRY(catalog_add_alias(cat, name, json_string_value(value), err));
     }
 
-    return FSDP_OK;
+    /* Checkpoints of a training job have none. */
+    return value_add_all(cat, json_object_get(manifest->root, "values"), err);
 }
 
 const char *manifest_unit(const manifest_t *manifest, const char *tensor)

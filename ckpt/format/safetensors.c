@@ -22,6 +22,7 @@
 
 #include "ckpt/format.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -534,6 +535,76 @@ static fsdp_status_t load_index(const char *path, json_t **index_p,
     return FSDP_OK;
 }
 
+/* --- What our writer keeps beside the tensors ---------------------------------- */
+
+static json_t *names_of(const catalog_t *cat)
+{
+    json_t *names = json_object();
+
+    for (uint64_t t = 0; names != NULL && t < cat->num_tensors; t++) {
+        if (json_object_set_new(names, cat->tensors[t].name, json_true()) !=
+            0) {
+            json_decref(names);
+            names = NULL;
+        }
+    }
+
+    return names;
+}
+
+static fsdp_status_t take_values(catalog_t *cat, json_t *metadata,
+                                 fsdp_error_t *err)
+{
+    json_t *text = json_object_get(metadata, SAFETENSORS_VALUES), *values;
+    fsdp_status_t status;
+
+    if (text == NULL) {
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(value_parse(cat->path, json_string_value(text),
+                         json_string_length(text), &values, err));
+    status = value_add_all(cat, values, err);
+    json_decref(values);
+    json_object_del(metadata, SAFETENSORS_VALUES);
+    return status;
+}
+
+/* Of metadata, what is values and tied names: a name that is no tensor, with
+ * the name of one. */
+static fsdp_status_t take_extra(catalog_t *cat, json_t *meta, fsdp_error_t *err)
+{
+    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA), *value;
+    fsdp_status_t status = FSDP_OK;
+    json_t *names;
+    const char *key;
+    void *next;
+
+    if (json_object_size(metadata) == 0) {
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(take_values(cat, metadata, err));
+    names = names_of(cat);
+    if (names == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+    json_object_foreach_safe(metadata, next, key, value)
+    {
+        const char *owner = json_string_value(value);
+
+        if (json_object_get(names, owner) != NULL &&
+            json_object_get(names, key) == NULL) {
+            FSDP_TRY_GOTO(catalog_add_alias(cat, key, owner, err), err_names);
+            json_object_del(metadata, key);
+        }
+    }
+err_names:
+    json_decref(names);
+    return status;
+}
+
 static fsdp_status_t open_sharded(const char *dir, const char *name,
                                   catalog_t *cat, json_t *meta,
                                   fsdp_error_t *err)
@@ -554,6 +625,7 @@ static fsdp_status_t open_sharded(const char *dir, const char *name,
     for (size_t i = 0; i < num; i++) {
         FSDP_TRY_GOTO(add_shard(cat, dir, names[i], map, meta, err), err_free);
     }
+    FSDP_TRY_GOTO(take_extra(cat, meta, err), err_free);
     FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
     status = check_found(cat, path, map, err);
 err_free:
@@ -681,6 +753,7 @@ static fsdp_status_t open_member(const char *dir, const char *name,
         FSDP_TRY_GOTO(open_sharded(dir, name, cat, meta, err), err_free);
     } else {
         FSDP_TRY_GOTO(add_shard(cat, dir, name, NULL, meta, err), err_free);
+        FSDP_TRY_GOTO(take_extra(cat, meta, err), err_free);
         FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
     }
     status = keep_meta(cat, meta, err);

@@ -9,6 +9,7 @@
 #define SAFETENSORS_HEADER_MAX 100000000u /* the reference's limit */
 #define SAFETENSORS_INDEX      ".safetensors.index.json"
 #define SAFETENSORS_METADATA   "__metadata__"
+#define SAFETENSORS_VALUES     "fsdp_values" /* in it: value_all() as text */
 
 #define SAFETENSORS_NUM_DTYPES 22
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "ckpt/format/safetensors.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -83,29 +84,70 @@ static void text_string(text_t *text, const char *string)
     text_add(text, "\"", 1);
 }
 
-/* "__metadata__" of a source, if what was kept has one: strings only. */
-static void text_metadata(text_t *text, const catalog_t *cat)
+static void text_pair(text_t *text, const char *key, const char *value,
+                      bool *first)
 {
-    json_t *meta = json_loads(cat->meta, 0, NULL);
-    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA), *value;
-    const char *key, *between = "";
+    text_add(text, ",", *first ? 0 : 1);
+    text_string(text, key);
+    text_add(text, ":", 1);
+    text_string(text, value);
+    *first = false;
+}
 
-    if (json_object_size(metadata) == 0) {
-        text_printf(text, "\"%s\":{\"format\":\"pt\"}", SAFETENSORS_METADATA);
-        json_decref(meta);
-        return;
+/* Whether what is kept under this key of a source is written anew. */
+static bool is_replaced(const catalog_t *cat, const char *key)
+{
+    bool replaced = strcmp(key, SAFETENSORS_VALUES) == 0;
+
+    for (uint64_t i = 0; i < cat->num_aliases && !replaced; i++) {
+        replaced = strcmp(key, cat->aliases[i].name) == 0;
     }
 
+    return replaced;
+}
+
+/* All values as one JSON text. */
+static void text_values(text_t *text, const catalog_t *cat, bool *first)
+{
+    json_t *values = value_all(cat);
+    char *line = (values != NULL) ? value_text(values) : NULL;
+
+    if (line != NULL) {
+        text_pair(text, SAFETENSORS_VALUES, line, first);
+    } else {
+        text->failed = true;
+    }
+    free(line);
+    json_decref(values);
+}
+
+/* "__metadata__": that of a source, if what was kept has one; tied names with
+ * the name of the tensor that is there, as safetensors.torch.save_model()
+ * writes them; values. */
+static void text_metadata(text_t *text, const catalog_t *cat)
+{
+    json_t *meta = json_loads(cat->meta, 0, NULL), *value;
+    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA);
+    const char *key;
+    bool first = true;
+
     text_printf(text, "\"%s\":{", SAFETENSORS_METADATA);
+    if (json_object_size(metadata) == 0) {
+        text_pair(text, "format", "pt", &first);
+    }
     json_object_foreach(metadata, key, value)
     {
-        if (json_is_string(value)) {
-            text_add(text, between, strlen(between));
-            text_string(text, key);
-            text_add(text, ":", 1);
-            text_string(text, json_string_value(value));
-            between = ",";
+        if (json_is_string(value) && !is_replaced(cat, key)) {
+            text_pair(text, key, json_string_value(value), &first);
         }
+    }
+    for (uint64_t i = 0; i < cat->num_aliases; i++) {
+        const catalog_alias_t *alias = &cat->aliases[i];
+
+        text_pair(text, alias->name, cat->tensors[alias->tensor].name, &first);
+    }
+    if (cat->num_values > 0) {
+        text_values(text, cat, &first);
     }
     text_add(text, "}", 1);
     json_decref(meta);
