@@ -22,6 +22,7 @@ static const format_t *const formats[] = {
     &format_hdf5_file,
     &format_safetensors,
     &format_llmc,
+    &format_torch,
 };
 
 #define NUM_FORMATS (sizeof(formats) / sizeof(*formats))

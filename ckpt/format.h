@@ -76,6 +76,7 @@ extern const format_t format_hdf5;      /* ours, sharded */
 extern const format_t format_hdf5_file; /* one file of plain datasets */
 extern const format_t format_safetensors;
 extern const format_t format_llmc;
+extern const format_t format_torch; /* torch.save, one file or all ranks' */
 
 /* NULL if the number is no format. */
 const format_t *format_get(fsdp_ckpt_format_t id);

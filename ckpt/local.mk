@@ -31,6 +31,10 @@ libckptcore_la_SOURCES = \
 	ckpt/format/safetensors.c \
 	ckpt/format/safetensors.h \
 	ckpt/format/safetensors_write.c \
+	ckpt/format/torch.c \
+	ckpt/format/torch.h \
+	ckpt/format/torch_dir.c \
+	ckpt/format/torch_local.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
 	ckpt/gather.c \
@@ -55,8 +59,12 @@ libckptcore_la_SOURCES = \
 	ckpt/value.h \
 	ckpt/verify.c \
 	ckpt/verify.h \
+	ckpt/torch_file.c \
+	ckpt/torch_file.h \
 	ckpt/torch_object.c \
 	ckpt/torch_object.h \
+	ckpt/torch_sharded.c \
+	ckpt/torch_value.c \
 	ckpt/verify_pass.c \
 	ckpt/zip.c \
 	ckpt/zip.h \

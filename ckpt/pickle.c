@@ -111,7 +111,7 @@ typedef struct {
     size_t window_size;
 
     pickle_t *tree;
-    array_t stack, marks, memo;
+    array_t stack, marks, memo, persids;
     uint64_t memo_num;
     fsdp_error_t *err;
 } vm_t;
@@ -755,23 +755,32 @@ static fsdp_status_t build(vm_t *vm)
     return FSDP_OK;
 }
 
+/* Replace the top @a num by a persistent id. */
+static fsdp_status_t replace_persid(vm_t *vm, uint64_t num, pickle_ref_t id)
+{
+    pickle_ref_t ref =
+        (id != 0) ? tree_node(vm->tree, PICKLE_PERSID, id, 0, 0) : 0;
+
+    if (ref == 0) {
+        return no_memory(vm);
+    }
+    FSDP_TRY(push_on(vm, &vm->persids, ref));
+    return replace(vm, num, ref);
+}
+
 static fsdp_status_t push_persid_line(vm_t *vm)
 {
     const char *line;
-    pickle_ref_t id;
     size_t size;
 
     FSDP_TRY(get_line(vm, &line, &size));
-    id = tree_text(vm->tree, PICKLE_STR, line, size);
-    return (id != 0) ? push(vm, tree_node(vm->tree, PICKLE_PERSID, id, 0, 0))
-                     : no_memory(vm);
+    return replace_persid(vm, 0, tree_text(vm->tree, PICKLE_STR, line, size));
 }
 
 static fsdp_status_t push_persid(vm_t *vm)
 {
     FSDP_TRY(want(vm, 1));
-    return replace(vm, 1,
-                   tree_node(vm->tree, PICKLE_PERSID, *top(vm, 1), 0, 0));
+    return replace_persid(vm, 1, *top(vm, 1));
 }
 
 /* --- The machine --------------------------------------------------------------------------- */
@@ -1050,6 +1059,10 @@ static fsdp_status_t parse(vm_t *vm, pickle_t **pickle_p, uint64_t *used_p)
     free(vm->marks.items);
     free(vm->memo.items);
     free(vm->window);
+    if (vm->tree != NULL) {
+        vm->tree->persids = vm->persids.items;
+        vm->tree->num_persids = vm->persids.num;
+    }
     if (status != FSDP_OK) {
         pickle_free(vm->tree);
         return status;

@@ -67,6 +67,9 @@ void pickle_free(pickle_t *pickle);
 
 pickle_ref_t pickle_root(const pickle_t *pickle);
 
+/* The PICKLE_PERSIDs, wherever they are, in their order; 0 behind the last. */
+pickle_ref_t pickle_persid(const pickle_t *pickle, uint64_t i);
+
 /* Bytes of memory that it holds. */
 uint64_t pickle_memory(const pickle_t *pickle);
 

@@ -83,6 +83,7 @@ void pickle_free(pickle_t *pickle)
     if (pickle != NULL) {
         free(pickle->words);
         free(pickle->table);
+        free(pickle->persids);
         free(pickle);
     }
 }
@@ -378,6 +379,11 @@ pickle_ref_t tree_items(pickle_t *tree, pickle_ref_t ref, pickle_kind_t kind)
 pickle_ref_t pickle_root(const pickle_t *pickle)
 {
     return pickle->root;
+}
+
+pickle_ref_t pickle_persid(const pickle_t *pickle, uint64_t i)
+{
+    return (i < pickle->num_persids) ? pickle->persids[i] : 0;
 }
 
 uint64_t pickle_memory(const pickle_t *pickle)

@@ -25,6 +25,8 @@ struct pickle {
     uint32_t *words;
     uint64_t num, max;
     pickle_ref_t root;
+    pickle_ref_t *persids; /* all that there are */
+    uint64_t num_persids;
 
     uint32_t *table; /* strings by their hash; 0: free */
     uint64_t table_size, table_num;

@@ -24,8 +24,8 @@ typedef struct {
     uint64_t numel;
     const char *key;        /* of its storage: the entry "data/KEY" of a zip */
     uint64_t storage_bytes; /* as the pickle has it */
-    bool quirk_conj, quirk_neg; /* the values are those of the storage,
-                                   conjugated, negated: refused by readers */
+    bool conj, neg;         /* the values are those of the storage, conjugated,
+                       negated */
 } torch_tensor_t;
 
 /* Tensors, parameters and tensor subclasses that only wrap one. */
@@ -35,8 +35,8 @@ bool torch_is_tensor(const pickle_t *pickle, pickle_ref_t ref);
  * @param what  For messages: "FILE: tensor NAME".
  *
  * @return FSDP_ERR_CORRUPT if it leaves its storage or makes no sense,
- *         FSDP_ERR_UNSUPPORTED if it is no tensor that is known, or is a
- *         quantised, sparse, conjugated or negated one.
+ *         FSDP_ERR_UNSUPPORTED if it is no tensor that is known, such as a
+ *         quantised or sparse one.
  */
 fsdp_status_t torch_tensor(const pickle_t *pickle, pickle_ref_t ref,
                            const char *what, torch_tensor_t *tensor_p,
@@ -60,19 +60,20 @@ typedef struct {
     uint32_t ndim;
     uint64_t dims[FSDP_CKPT_MAX_NDIM]; /* of the whole */
     fsdp_dtype_t dtype;
-    torch_shard_t *shards; /* of this rank; replicas are told as such */
+    torch_shard_t *shards; /* of this rank */
     uint32_t num_shards;
-    uint64_t world;  /* ranks of its mesh or its metadata; 0: not known */
-    bool replicated; /* other ranks hold the same boxes too */
+    uint64_t world; /* ranks of its mesh or its metadata */
+    bool replica;   /* another rank, which is the first of those, holds the
+                       same boxes */
 } torch_sharded_t;
 
 bool torch_is_sharded(const pickle_t *pickle, pickle_ref_t ref);
 
 /**
- * @param rank  That saved it: a DTensor does not say so.
+ * @param rank  That saved it: told by the name of its file.
  *
- * @return FSDP_ERR_UNSUPPORTED also for placements other than Shard and
- *         Replicate.
+ * @return FSDP_ERR_UNSUPPORTED for placements that are not known or are sums
+ *         not yet taken.
  */
 fsdp_status_t torch_sharded(const pickle_t *pickle, pickle_ref_t ref,
                             uint64_t rank, const char *what,
@@ -80,17 +81,40 @@ fsdp_status_t torch_sharded(const pickle_t *pickle, pickle_ref_t ref,
 
 void torch_sharded_free(torch_sharded_t *sharded);
 
+/*
+ * Values.
+ */
+
+/* Something with a dotted name was found. */
+typedef fsdp_status_t (*torch_found_f)(const char *name, pickle_ref_t ref,
+                                       void *arg, fsdp_error_t *err);
+
 /**
- * A value as JSON text: numbers, strings, lists and dicts as they are, others
- * as {"$tuple": […]}, {"$set": […]}, {"$size": […]}, {"$bytes_hex": "…"},
- * {"$float": "inf"}, {"$tensor": {"shape": …, "dtype": …}},
- * {"$repr": "module.Class", "$class": "module.Class"}.
+ * A value as JSON text, as value.h describes it.  Of an object of a class that
+ * is not known the class is told, and what it was made of in "$args", "$state"
+ * and "$items".
  *
- * @return FSDP_ERR_UNSUPPORTED if it is too deep or too large (16 MiB of
- *         text); the caller frees *text_p.
+ * @param name    Of the value: tensors inside it are named NAME.PATH.
+ * @param tensor  Called for tensors inside it, plain and sharded ones; NULL:
+ *                they are objects like others.
+ * @param text_p  The caller frees it.
+ *
+ * @return FSDP_ERR_UNSUPPORTED if it is too deep or too large (16 MiB).
  */
 fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
-                               const char *what, char **text_p,
-                               fsdp_error_t *err);
+                               const char *name, torch_found_f tensor,
+                               void *arg, char **text_p, fsdp_error_t *err);
+
+/**
+ * Take a state dict apart: dicts, and lists that hold dicts or tensors, by
+ * their keys and indexes, joined by dots.
+ *
+ * @param prefix  Of all names, "" or with a dot at its end.
+ * @param tensor  Called for tensors, plain and sharded ones.
+ * @param value   Called for everything else.
+ */
+fsdp_status_t torch_walk(const pickle_t *pickle, pickle_ref_t ref,
+                         const char *prefix, torch_found_f tensor,
+                         torch_found_f value, void *arg, fsdp_error_t *err);
 
 #endif

@@ -10,6 +10,8 @@ libutil_la_SOURCES = \
 	lib/util/io.h \
 	lib/util/json_text.c \
 	lib/util/json_text.h \
+	lib/util/map.c \
+	lib/util/map.h \
 	lib/util/select.c \
 	lib/util/select.h \
 	lib/util/simd.c \

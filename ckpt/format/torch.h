@@ -1,0 +1,122 @@
+/*
+ * Files of torch.save as a checkpoint: what their parts share.
+ *
+ * One file, or one of each rank: the readers collect what each file has of
+ * each name, and then decide what the names are.
+ */
+#ifndef FSDP_FORMAT_TORCH_H
+#define FSDP_FORMAT_TORCH_H
+
+#include "ckpt/catalog.h"
+#include "ckpt/torch_file.h"
+#include "ckpt/torch_object.h"
+#include "lib/util/map.h"
+
+/* --- Which files there are ------------------------------------------------------ */
+
+typedef struct {
+    char *name;   /* of the file */
+    char *prefix; /* of its tensors, with the dot; "" */
+    uint32_t rank;
+    uint32_t world; /* as its name says; 0: it does not */
+    bool ranked;    /* it is of one rank of several */
+    bool numbered;  /* its rank is in its name */
+} torch_member_t;
+
+typedef struct {
+    torch_member_t *members; /* by prefix, then by rank */
+    uint32_t num;
+} torch_dir_t;
+
+/**
+ * The files of torch.save in a directory, with their parts told by their
+ * names: model_world_size_4_rank_0.pt, rank_1.pt, optim_rank1.pt,
+ * optimizer.bin.
+ *
+ * @return FSDP_ERR_CORRUPT, naming them, if files of ranks are missing.
+ */
+fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
+                             fsdp_error_t *err);
+
+/* Is there any? */
+bool torch_dir_probe(const char *path);
+
+void torch_dir_free(torch_dir_t *dir);
+
+/* --- What is in them ------------------------------------------------------------- */
+
+typedef enum { TORCH_TENSOR, TORCH_SHARD, TORCH_VALUE } torch_kind_t;
+
+/* What one file has of a name: a tensor, a box of a sharded one (or none: the
+ * storage is not there), or a value. */
+typedef struct torch_found torch_found_t;
+
+struct torch_found {
+    torch_found_t *next; /* in the order of the files */
+    torch_kind_t kind;
+    uint32_t file; /* of the catalog */
+    uint32_t rank;
+    bool empty; /* no box */
+    bool replica;
+    torch_storage_t storage;
+    uint32_t storage_index;
+    fsdp_dtype_t dtype;
+    uint32_t ndim;
+    uint64_t offset;                          /* elements of the storage */
+    uint64_t *whole, *start, *count, *stride; /* ndim each, behind this */
+    char *json;                               /* of a value */
+    uint64_t numbers[];
+};
+
+typedef struct {
+    char *name;
+    torch_found_t *first, *last;
+    bool done; /* taken care of */
+} torch_item_t;
+
+typedef struct {
+    catalog_t *cat;
+    torch_item_t *items; /* in the order of first mention */
+    uint64_t num, max;
+    map_t names; /* to items */
+    uint32_t num_ranks;
+    map_t tensors;      /* identity to item: which share their bytes */
+    map_t boxes;        /* that were added */
+    torch_file_t *file; /* the one that is being read */
+    const torch_member_t *member;
+    uint32_t index; /* of it in the catalog */
+    fsdp_error_t *err;
+} torch_reader_t;
+
+/* An item by its name; NULL: there is none. */
+torch_item_t *torch_reader_find(const torch_reader_t *reader, const char *name);
+
+/* A name of the catalog for one rank's own: "rank_1.NAME"; NULL: no memory. */
+char *torch_rank_name(uint32_t rank, const char *name);
+
+/* Elements [from, from + count) of what was found, which is contiguous, are
+ * elements [first, …) of a tensor: add the piece. */
+fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
+                              const torch_found_t *found, uint64_t from,
+                              uint64_t first, uint64_t count);
+
+/* The elements of a box, or of a whole tensor. */
+uint64_t torch_found_numel(const torch_found_t *found);
+
+bool torch_found_contiguous(const torch_found_t *found);
+
+/* --- FSDP1's LOCAL_STATE_DICT ------------------------------------------------------- */
+
+/* The name of a flat parameter? */
+bool torch_is_flat(const torch_item_t *item);
+
+/**
+ * Take flat parameters, and the optimizer's state of them, apart by
+ * cat->recipe; items that are dealt with are done.
+ *
+ * @return FSDP_ERR_UNSUPPORTED without a recipe, FSDP_ERR_CORRUPT if it does
+ *         not fit.
+ */
+fsdp_status_t torch_take_local(torch_reader_t *reader);
+
+#endif
