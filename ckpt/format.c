@@ -21,6 +21,7 @@ static const format_t *const formats[] = {
     &format_hdf5,
     &format_hdf5_file,
     &format_safetensors,
+    &format_dcp,
     &format_llmc,
     &format_torch,
 };

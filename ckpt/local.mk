@@ -109,6 +109,12 @@ libckptcore_la_SOURCES += \
 	ckpt/format/manifest.h
 # End of the HDF5 formats
 
+libckptcore_la_SOURCES += \
+	ckpt/format/dcp.c \
+	ckpt/format/dcp.h \
+	ckpt/format/dcp_meta.c \
+	ckpt/format/dcp_meta.h
+
 # DeepSpeed and llm.c.
 libckptcore_la_SOURCES += \
 	ckpt/format/llmc.c \

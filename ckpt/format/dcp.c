@@ -1,0 +1,848 @@
+/*
+ * Reading PyTorch's distributed checkpoints.
+ *
+ * `.metadata` says which chunks there are and where the archive of each lies;
+ * each archive says how its elements lie in it: storage, offset, strides.
+ * What both say is compared.  The CRC-32 that the archive has of a storage
+ * becomes the checksum of the piece, if the piece is all of the storage.
+ */
+#include "config.h"
+
+#include "ckpt/format/dcp.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/format.h"
+#include "ckpt/format/dcp_meta.h"
+#include "ckpt/torch_object.h"
+#include "ckpt/zip.h"
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+#define PICKLE_MOST (1ull << 30) /* bytes of one archive's data.pkl */
+
+/* Several ranks' metadata in one directory: what is there already, to tell
+ * copies from others. */
+typedef struct {
+    uint64_t first;
+    uint64_t count;
+    uint32_t tensor;
+    uint32_t crc32;
+} seen_t;
+
+typedef struct {
+    catalog_t *cat;
+    const char *sub;        /* "" or with a slash behind it */
+    const dcp_meta_t *meta; /* that is being read */
+    uint64_t rank;
+    uint32_t *tensors; /* in the catalog, of each entry */
+    uint32_t *files;   /* in the catalog, of each file of the metadata */
+    uint64_t *sizes;
+    bool is_local; /* one metadata a rank; then: */
+    seen_t *seen;  /* pieces; those of the ranks before come first, sorted */
+    uint64_t num_seen, max_seen, num_sorted;
+    uint32_t *order; /* tensors of the ranks before, by name */
+    uint64_t num_order;
+
+    /* The file that is open. */
+    uint32_t file;
+    int fd;
+    char *path;
+    uint32_t next_crc, end_crc;
+} loader_t;
+
+/* One archive, open. */
+typedef struct {
+    const dcp_record_t *record;
+    const dcp_entry_t *entry;
+    zip_t zip;
+    char *data; /* its pickle */
+    pickle_t *pickle;
+    char what[400]; /* "FILE: NAME", for messages */
+} archive_t;
+
+static fsdp_status_t no_memory(const loader_t *loader, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                          loader->cat->path);
+}
+
+/* --- What ranks before have added --------------------------------------------------- */
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+    const catalog_t *cat = arg;
+
+    return strcmp(cat->tensors[*(const uint32_t *)a].name,
+                  cat->tensors[*(const uint32_t *)b].name);
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const seen_t *left = a, *right = b;
+
+    return (left->tensor != right->tensor)
+               ? (left->tensor > right->tensor) - (left->tensor < right->tensor)
+               : (left->first > right->first) - (left->first < right->first);
+}
+
+/* A rank is done: put what it added where the next ones look. */
+static fsdp_status_t sort_seen(loader_t *loader, fsdp_error_t *err)
+{
+    catalog_t *cat = loader->cat;
+    uint32_t *larger =
+        reallocarray(loader->order, cat->num_tensors + 1, sizeof(*larger));
+
+    if (larger == NULL) {
+        return no_memory(loader, err);
+    }
+
+    loader->order = larger;
+    loader->num_order = cat->num_tensors;
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        loader->order[t] = (uint32_t)t;
+    }
+    qsort_r(loader->order, loader->num_order, sizeof(*loader->order), by_name,
+            cat);
+    if (loader->num_seen > 0) {
+        qsort(loader->seen, loader->num_seen, sizeof(*loader->seen), by_first);
+    }
+    loader->num_sorted = loader->num_seen;
+    return FSDP_OK;
+}
+
+/* The metadata of a rank before may have the tensor already. */
+static bool find_added(const loader_t *loader, const char *name,
+                       uint32_t *tensor_p)
+{
+    uint64_t lo = 0, hi = loader->num_order;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        uint32_t tensor = loader->order[mid];
+        int order = strcmp(loader->cat->tensors[tensor].name, name);
+
+        if (order == 0) {
+            *tensor_p = tensor;
+            return true;
+        }
+        if (order < 0) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+
+    return false;
+}
+
+/* --- Archives ------------------------------------------------------------------- */
+
+static bool is_big_endian(const loader_t *loader, const zip_t *zip)
+{
+    const zip_entry_t *entry = zip_find(zip, "byteorder");
+    char text[8] = "";
+
+    return entry != NULL && entry->size < sizeof(text) &&
+           zip_read(loader->fd, loader->path, entry, text, NULL) == FSDP_OK &&
+           strcmp(text, "big") == 0;
+}
+
+static void archive_close(archive_t *archive)
+{
+    pickle_free(archive->pickle);
+    free(archive->data);
+    zip_close(&archive->zip);
+}
+
+static fsdp_status_t archive_open(const loader_t *loader, archive_t *archive,
+                                  fsdp_error_t *err)
+{
+    const dcp_record_t *record = archive->record;
+    const zip_entry_t *entry;
+
+    snprintf(archive->what, sizeof(archive->what), "%s: %s", loader->path,
+             archive->entry->name);
+    FSDP_TRY(zip_open(loader->fd, archive->what, record->offset, record->length,
+                      &archive->zip, err));
+    entry = zip_find(&archive->zip, "data.pkl");
+    if (entry == NULL || entry->size > PICKLE_MOST) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: the archive at byte %" PRIu64
+                              " has no data.pkl that makes sense",
+                              archive->what, record->offset);
+    }
+    if (is_big_endian(loader, &archive->zip)) {
+        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                              "%s: its bytes are in big-endian order",
+                              archive->what);
+    }
+
+    archive->data = malloc(entry->size + 1);
+    if (archive->data == NULL) {
+        return no_memory(loader, err);
+    }
+    FSDP_TRY(zip_read(loader->fd, archive->what, entry, archive->data, err));
+    return pickle_parse(archive->data, entry->size, archive->what,
+                        &archive->pickle, NULL, err);
+}
+
+/* The storage of a tensor in its archive. */
+static fsdp_status_t find_storage(const archive_t *archive,
+                                  const torch_tensor_t *view,
+                                  const zip_entry_t **entry_p,
+                                  fsdp_error_t *err)
+{
+    uint64_t bytes;
+    char *name = io_path("data/%s", view->key);
+
+    *entry_p = (name != NULL) ? zip_find(&archive->zip, name) : NULL;
+    free(name);
+    if (*entry_p == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: the archive has no storage %s",
+                              archive->what, view->key);
+    }
+    if (!dtype_bytes(view->dtype, view->offset, &bytes) ||
+        view->storage_bytes != (*entry_p)->size) {
+        return fsdp_error_set(
+            err, FSDP_ERR_CORRUPT,
+            "%s: storage %s has %" PRIu64 " bytes, should have %" PRIu64,
+            archive->what, view->key, (*entry_p)->size, view->storage_bytes);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t read_tensor(const archive_t *archive, pickle_ref_t ref,
+                                 torch_tensor_t *view_p, fsdp_error_t *err)
+{
+    FSDP_TRY(torch_tensor(archive->pickle, ref, archive->what, view_p, err));
+    if (view_p->conj || view_p->neg) {
+        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                              "%s: is stored as the conjugate or negative of "
+                              "its values: resolve that before saving",
+                              archive->what);
+    }
+
+    return FSDP_OK;
+}
+
+/* --- Pieces --------------------------------------------------------------------------- */
+
+/* A view of a storage as a piece of @a tensor from @a start on. */
+static fsdp_status_t add_view(loader_t *loader, const archive_t *archive,
+                              const torch_tensor_t *view, uint32_t tensor,
+                              const uint64_t *start, fsdp_error_t *err)
+{
+    catalog_t *cat = loader->cat;
+    uint32_t file = loader->files[archive->record->file];
+    catalog_piece_t piece = {.tensor = tensor,
+                             .file = file,
+                             .rank = (uint32_t)loader->rank,
+                             .crc_first = CATALOG_NONE};
+    const zip_entry_t *storage;
+    uint64_t before, bytes, num = cat->num_pieces;
+    catalog_piece_t *added;
+
+    if (view->numel == 0) {
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(find_storage(archive, view, &storage, err));
+    (void)dtype_bytes(view->dtype, view->offset, &before);
+    piece.offset = storage->offset + before;
+    FSDP_TRY(
+        catalog_add_box(cat, &piece, start, view->dims, view->strides, err));
+
+    added = &cat->pieces[num];
+    bytes = catalog_piece_bytes(cat, added);
+    if (bytes > storage->size || before > storage->size - bytes) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: its elements leave their storage",
+                              archive->what);
+    }
+    if (before == 0 && bytes == storage->size &&
+        loader->next_crc < loader->end_crc) {
+        cat->crcs[loader->next_crc] = storage->crc32;
+        added->crc_first = loader->next_crc++;
+    }
+    return FSDP_OK;
+}
+
+/* Has a rank before saved the same chunk?
+ * @return FSDP_ERR_CORRUPT if it has, with other bytes. */
+static fsdp_status_t is_seen(loader_t *loader, const seen_t *now,
+                             const archive_t *archive, bool *seen_p,
+                             fsdp_error_t *err)
+{
+    const seen_t *seen = (loader->num_sorted > 0)
+                             ? bsearch(now, loader->seen, loader->num_sorted,
+                                       sizeof(*now), by_first)
+                             : NULL;
+
+    *seen_p = seen != NULL;
+    if (seen != NULL) {
+        if (seen->count != now->count || seen->crc32 != now->crc32) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: another rank has saved this part of "
+                                  "the tensor with other values",
+                                  archive->what);
+        }
+        return FSDP_OK;
+    }
+
+    if (loader->num_seen == loader->max_seen) {
+        uint64_t max = 2 * loader->max_seen + 64;
+        seen_t *larger = reallocarray(loader->seen, max, sizeof(*larger));
+
+        if (larger == NULL) {
+            return no_memory(loader, err);
+        }
+        loader->seen = larger;
+        loader->max_seen = max;
+    }
+    loader->seen[loader->num_seen++] = *now;
+    return FSDP_OK;
+}
+
+static fsdp_status_t add_chunk(loader_t *loader, const archive_t *archive,
+                               fsdp_error_t *err)
+{
+    const dcp_meta_t *meta = loader->meta;
+    const dcp_chunk_t *chunk = &meta->chunks[archive->record->chunk];
+    uint64_t start[FSDP_CKPT_MAX_NDIM], count[FSDP_CKPT_MAX_NDIM];
+    uint32_t tensor = loader->tensors[archive->record->entry];
+    const zip_entry_t *storage;
+    torch_tensor_t view;
+    uint32_t ndim;
+    bool seen;
+
+    FSDP_TRY(read_tensor(archive, pickle_root(archive->pickle), &view, err));
+    (void)pickle_u64s(meta->pickle, chunk->offsets, start, FSDP_CKPT_MAX_NDIM,
+                      &ndim);
+    (void)pickle_u64s(meta->pickle, chunk->sizes, count, FSDP_CKPT_MAX_NDIM,
+                      &ndim);
+    if (view.dtype != archive->entry->dtype || view.ndim != ndim ||
+        memcmp(view.dims, count, ndim * sizeof(*count)) != 0) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: its archive at byte %" PRIu64
+                              " holds another shape or type than " DCP_METADATA
+                              " says",
+                              archive->what, archive->record->offset);
+    }
+
+    if (loader->is_local) {
+        FSDP_TRY(find_storage(archive, &view, &storage, err));
+        FSDP_TRY(is_seen(
+            loader, &(seen_t){chunk->first, view.numel, tensor, storage->crc32},
+            archive, &seen, err));
+        if (seen) {
+            return FSDP_OK;
+        }
+    }
+    return add_view(loader, archive, &view, tensor, start, err);
+}
+
+/* --- Values ------------------------------------------------------------------------------ */
+
+typedef struct {
+    loader_t *loader;
+    const archive_t *archive;
+} inner_t;
+
+/* A tensor inside a value is one of its own, by its path. */
+static fsdp_status_t add_inner(const char *name, pickle_ref_t ref, void *arg,
+                               fsdp_error_t *err)
+{
+    static const uint64_t start[FSDP_CKPT_MAX_NDIM];
+    inner_t *inner = arg;
+    loader_t *loader = inner->loader;
+    torch_tensor_t view;
+    uint64_t tensor;
+
+    if (find_added(loader, name, &(uint32_t){0})) {
+        return FSDP_OK; /* of a value that another rank has too */
+    }
+    FSDP_TRY(read_tensor(inner->archive, ref, &view, err));
+    FSDP_TRY(catalog_add_tensor(loader->cat, name, view.dtype, view.ndim,
+                                view.dims, NULL, &tensor, err));
+    return add_view(loader, inner->archive, &view, (uint32_t)tensor, start,
+                    err);
+}
+
+/* The same name in the metadata of another rank.
+ * @return NULL: none. */
+static const char *find_value(const loader_t *loader, const char *name)
+{
+    const catalog_t *cat = loader->cat;
+
+    for (uint64_t i = 0; loader->is_local && i < cat->num_values; i++) {
+        if (strcmp(cat->values[i].name, name) == 0) {
+            return cat->values[i].json;
+        }
+    }
+
+    return NULL;
+}
+
+/* Values of ranks that saved on their own: those that differ from the first
+ * rank's get the rank's number. */
+static fsdp_status_t add_value(loader_t *loader, const archive_t *archive,
+                               fsdp_error_t *err)
+{
+    inner_t inner = {.loader = loader, .archive = archive};
+    const char *name = archive->entry->name, *before;
+    fsdp_status_t status;
+    char *text, *unique;
+
+    FSDP_TRY(torch_value_json(archive->pickle, pickle_root(archive->pickle),
+                              name, add_inner, &inner, &text, err));
+    before = find_value(loader, name);
+    if (before == NULL) {
+        status = catalog_add_value(loader->cat, name, text, err);
+    } else if (strcmp(before, text) == 0) {
+        status = FSDP_OK;
+    } else {
+        unique = io_path("%s@%" PRIu64, name, loader->rank);
+        status = (unique != NULL)
+                     ? catalog_add_value(loader->cat, unique, text, err)
+                     : no_memory(loader, err);
+        free(unique);
+    }
+    free(text);
+    return status;
+}
+
+/* --- Records -------------------------------------------------------------------------------- */
+
+static void close_file(loader_t *loader)
+{
+    if (loader->fd >= 0) {
+        close(loader->fd);
+    }
+    free(loader->path);
+    loader->path = NULL;
+    loader->fd = -1;
+}
+
+/* Records from @a first on are in the same file: open it, and make room for
+ * their checksums. */
+static fsdp_status_t open_file(loader_t *loader, uint64_t first,
+                               fsdp_error_t *err)
+{
+    const dcp_meta_t *meta = loader->meta;
+    uint32_t file = meta->records[first].file;
+    uint64_t num = 0;
+
+    close_file(loader);
+    loader->file = file;
+    while (first + num < meta->num_records &&
+           meta->records[first + num].file == file) {
+        num++;
+    }
+    FSDP_TRY(catalog_add_crcs(loader->cat, loader->files[file], num, err));
+    loader->next_crc = loader->cat->files[loader->files[file]].crc_first;
+    loader->end_crc = loader->next_crc + (uint32_t)num;
+
+    loader->path = catalog_file_path(loader->cat, loader->files[file]);
+    if (loader->path == NULL) {
+        return no_memory(loader, err);
+    }
+    return io_open(loader->path, O_RDONLY, 0, &loader->fd, err);
+}
+
+static fsdp_status_t load_record(loader_t *loader, const dcp_record_t *record,
+                                 fsdp_error_t *err)
+{
+    archive_t archive = {.record = record,
+                         .entry = &loader->meta->entries[record->entry]};
+    uint64_t size = loader->sizes[record->file];
+    fsdp_status_t status;
+
+    if (record->offset > size || record->length > size - record->offset) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: has %" PRIu64
+                              " bytes, but %s lies in bytes [%" PRIu64
+                              ", %" PRIu64 "): it was cut short or changed",
+                              loader->path, size, archive.entry->name,
+                              record->offset, record->offset + record->length);
+    }
+
+    status = archive_open(loader, &archive, err);
+    if (status == FSDP_OK) {
+        status = archive.entry->is_bytes ? add_value(loader, &archive, err)
+                                         : add_chunk(loader, &archive, err);
+    }
+    archive_close(&archive);
+    return status;
+}
+
+static fsdp_status_t load_records(loader_t *loader, fsdp_error_t *err)
+{
+    const dcp_meta_t *meta = loader->meta;
+    fsdp_status_t status = FSDP_OK;
+
+    loader->fd = -1;
+    loader->file = DCP_NONE;
+    for (uint64_t i = 0; i < meta->num_records && status == FSDP_OK; i++) {
+        if (meta->records[i].file != loader->file) {
+            status = open_file(loader, i, err);
+        }
+        if (status == FSDP_OK) {
+            status = load_record(loader, &meta->records[i], err);
+        }
+    }
+    close_file(loader);
+    return status;
+}
+
+/* --- Tensors and files --------------------------------------------------------------------------- */
+
+static fsdp_status_t add_tensor(loader_t *loader, uint64_t index,
+                                fsdp_error_t *err)
+{
+    const dcp_entry_t *entry = &loader->meta->entries[index];
+    const uint64_t *dims = loader->meta->dims + entry->dims_first;
+    const catalog_tensor_t *tensor;
+    uint64_t added;
+
+    if (find_added(loader, entry->name, &loader->tensors[index])) {
+        tensor = &loader->cat->tensors[loader->tensors[index]];
+        if (tensor->dtype != entry->dtype || tensor->ndim != entry->ndim ||
+            memcmp(loader->cat->dims + tensor->dims_first, dims,
+                   entry->ndim * sizeof(*dims)) != 0) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: tensor %s has another shape or type "
+                                  "than in the metadata of other ranks",
+                                  loader->meta->path, entry->name);
+        }
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(catalog_add_tensor(loader->cat, entry->name, entry->dtype,
+                                entry->ndim, dims, NULL, &added, err));
+    loader->tensors[index] = (uint32_t)added;
+    return FSDP_OK;
+}
+
+static fsdp_status_t add_file(loader_t *loader, uint32_t index,
+                              fsdp_error_t *err)
+{
+    catalog_t *cat = loader->cat;
+    char *path = io_path("%s%s", loader->sub, loader->meta->files[index]);
+    char *full = io_path("%s/%s", cat->root, (path != NULL) ? path : "");
+    fsdp_status_t status = FSDP_OK;
+    struct stat st;
+
+    if (path == NULL || full == NULL) {
+        status = no_memory(loader, err);
+    } else if (stat(full, &st) != 0) {
+        status = fsdp_error_set(
+            err, (errno == ENOENT) ? FSDP_ERR_CORRUPT : FSDP_ERR_IO,
+            "%s: a file of the checkpoint is missing: %m", full);
+    } else {
+        loader->sizes[index] = (uint64_t)st.st_size;
+        status = catalog_add_file(cat, path, (uint64_t)st.st_size,
+                                  &loader->files[index], err);
+    }
+    free(path);
+    free(full);
+    return status;
+}
+
+static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
+                               fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+
+    loader->meta = meta;
+    loader->tensors = calloc(meta->num_entries + 1, sizeof(*loader->tensors));
+    loader->files = calloc(meta->num_files + 1ul, sizeof(*loader->files));
+    loader->sizes = calloc(meta->num_files + 1ul, sizeof(*loader->sizes));
+    if (loader->tensors == NULL || loader->files == NULL ||
+        loader->sizes == NULL) {
+        status = no_memory(loader, err);
+    }
+    for (uint64_t i = 0; i < meta->num_entries && status == FSDP_OK; i++) {
+        loader->tensors[i] = CATALOG_NONE;
+        if (!meta->entries[i].is_bytes) {
+            status = add_tensor(loader, i, err);
+        }
+    }
+    for (uint32_t f = 0; f < meta->num_files && status == FSDP_OK; f++) {
+        status = add_file(loader, f, err);
+    }
+    if (status == FSDP_OK) {
+        status = load_records(loader, err);
+    }
+    free(loader->tensors);
+    free(loader->files);
+    free(loader->sizes);
+    return status;
+}
+
+/* --- Directories -------------------------------------------------------------------------------------- */
+
+/* "__R.metadata": R, or -1. */
+static long long rank_of(const char *name)
+{
+    char *end;
+    long long rank;
+
+    if (strncmp(name, "__", 2) != 0 || !isdigit((unsigned char)name[2])) {
+        return -1;
+    }
+    errno = 0;
+    rank = strtoll(name + 2, &end, 10);
+    return (errno == 0 && strcmp(end, DCP_METADATA) == 0 && rank <= INT32_MAX)
+               ? rank
+               : -1;
+}
+
+static int is_local(const struct dirent *entry)
+{
+    return rank_of(entry->d_name) >= 0;
+}
+
+static int by_rank(const struct dirent **a, const struct dirent **b)
+{
+    long long left = rank_of((*a)->d_name), right = rank_of((*b)->d_name);
+
+    return (left > right) - (left < right);
+}
+
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = io_path("%s/%s", dir, name);
+    struct stat st;
+    bool has = path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+
+    free(path);
+    return has;
+}
+
+static void free_names(struct dirent **names, int num)
+{
+    for (int i = 0; i < num; i++) {
+        free(names[i]);
+    }
+    if (num >= 0) {
+        free(names);
+    }
+}
+
+bool dcp_is_dir(const char *dir)
+{
+    struct dirent **names;
+    int num;
+
+    if (has_file(dir, DCP_METADATA)) {
+        return true;
+    }
+    num = scandir(dir, &names, is_local, by_rank);
+    free_names(names, num);
+    return num > 0;
+}
+
+/* One metadata file of the directory. */
+static fsdp_status_t load_file(loader_t *loader, const char *name,
+                               fsdp_error_t *err)
+{
+    char *path = io_path("%s/%s%s", loader->cat->root, loader->sub, name);
+    dcp_meta_t meta = {0};
+    fsdp_status_t status;
+    struct stat st;
+    int fd;
+
+    if (path == NULL) {
+        return no_memory(loader, err);
+    }
+
+    FSDP_TRY_GOTO(io_open(path, O_RDONLY, 0, &fd, err), err_free);
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        status = fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: not a file", path);
+    } else {
+        status = dcp_meta_read(fd, (uint64_t)st.st_size, path, &meta, err);
+    }
+    close(fd);
+    if (status == FSDP_OK) {
+        status = load_meta(loader, &meta, err);
+    }
+    dcp_meta_free(&meta);
+err_free:
+    free(path);
+    return status;
+}
+
+/* The ranks' own metadata: a rank that is missing would not be noticed by its
+ * tensors if they were replicas only, so the numbers must be whole. */
+static fsdp_status_t load_ranks(loader_t *loader, const char *dir,
+                                fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    struct dirent **names;
+    int num = scandir(dir, &names, is_local, by_rank);
+
+    if (num < 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m", dir);
+    }
+
+    loader->is_local = true;
+    for (int i = 0; i < num && status == FSDP_OK; i++) {
+        loader->rank = (uint64_t)rank_of(names[i]->d_name);
+        if (loader->rank != (uint64_t)i) {
+            status =
+                fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                               "%s: __%d" DCP_METADATA " is missing", dir, i);
+        } else {
+            status = load_file(loader, names[i]->d_name, err);
+        }
+        if (status == FSDP_OK) {
+            status = sort_seen(loader, err);
+        }
+    }
+    free_names(names, num);
+    free(loader->seen);
+    free(loader->order);
+    return status;
+}
+
+fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
+{
+    loader_t loader = {.cat = cat, .fd = -1};
+    char *dir = io_path("%s/%s", cat->root, sub);
+    char *prefix = (sub[0] != '\0') ? io_path("%s/", sub) : strdup("");
+    fsdp_status_t status;
+
+    if (dir == NULL || prefix == NULL) {
+        free(dir);
+        free(prefix);
+        return no_memory(&loader, err);
+    }
+
+    cat->crc_zip = true;
+    loader.sub = prefix;
+    status = has_file(dir, DCP_METADATA) ? load_file(&loader, DCP_METADATA, err)
+                                         : load_ranks(&loader, dir, err);
+    free(dir);
+    free(prefix);
+    return status;
+}
+
+/* --- The format --------------------------------------------------------------------------------------- */
+
+/* Directories that training programs put the checkpoints of model and
+ * optimizer in, each one of its own. */
+static int is_part(const struct dirent *entry)
+{
+    static const char *const names[] = {"pytorch_model_fsdp", "optimizer",
+                                        "model"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        size_t size = strlen(names[i]);
+        const char *rest = entry->d_name + size;
+
+        if (strncmp(entry->d_name, names[i], size) == 0 &&
+            (*rest == '\0' ||
+             (*rest == '_' && isdigit((unsigned char)rest[1])))) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+static bool is_dcp_below(const char *dir, const char *name)
+{
+    char *path = io_path("%s/%s", dir, name);
+    bool is = path != NULL && dcp_is_dir(path);
+
+    free(path);
+    return is;
+}
+
+/* The directory itself, or its parts. */
+static bool probe(const format_look_t *look)
+{
+    const char *slash = strrchr(look->path, '/');
+    const char *name = (slash != NULL) ? slash + 1 : look->path;
+    struct dirent **names;
+    bool found = false;
+    int num;
+
+    if (!look->is_dir) {
+        return strcmp(name, DCP_METADATA) == 0 || rank_of(name) >= 0;
+    }
+    if (dcp_is_dir(look->path)) {
+        return true;
+    }
+
+    num = scandir(look->path, &names, is_part, alphasort);
+    for (int i = 0; i < num; i++) {
+        found |= is_dcp_below(look->path, names[i]->d_name);
+    }
+    free_names(names, num);
+    return found;
+}
+
+static fsdp_status_t load_parts(catalog_t *cat, fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    struct dirent **names;
+    int num = scandir(cat->root, &names, is_part, alphasort);
+
+    for (int i = 0; i < num && status == FSDP_OK; i++) {
+        if (is_dcp_below(cat->root, names[i]->d_name)) {
+            status = dcp_load(cat, names[i]->d_name, err);
+        }
+    }
+    free_names(names, num);
+    return status;
+}
+
+static fsdp_status_t dcp_open(const char *path, catalog_t *cat,
+                              fsdp_error_t *err)
+{
+    struct stat st;
+    char *dir;
+
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        const char *slash = strrchr(path, '/');
+
+        dir = (slash != NULL) ? strndup(path, (size_t)(slash - path) + 1)
+                              : strdup(".");
+        cat->root = (dir != NULL) ? catalog_strdup(cat, dir) : NULL;
+        free(dir);
+        if (cat->root == NULL) {
+            cat->root = ".";
+            return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                  path);
+        }
+    }
+
+    if (dcp_is_dir(cat->root)) {
+        FSDP_TRY(dcp_load(cat, "", err));
+    } else {
+        FSDP_TRY(load_parts(cat, err));
+    }
+    return catalog_seal(cat, CATALOG_CHECK_ALL, err);
+}
+
+const format_t format_dcp = {
+    .id = FSDP_CKPT_DCP,
+    .name = "dcp",
+    .what = "a PyTorch distributed checkpoint",
+    .probe = probe,
+    .open = dcp_open,
+    .is_dir = true,
+};

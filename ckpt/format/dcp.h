@@ -1,0 +1,30 @@
+/*
+ * PyTorch Distributed Checkpoint: a directory with `.metadata`, one pickle
+ * that says where each chunk of each tensor lies, and `.distcp` files, rows of
+ * archives as torch.save writes them, one for each chunk or value.
+ */
+#ifndef FSDP_DCP_H
+#define FSDP_DCP_H
+
+#include <stdbool.h>
+
+#include "ckpt/catalog.h"
+
+#define DCP_METADATA ".metadata"
+
+/* A directory of DCP itself: it has .metadata, or __R.metadata of ranks that
+ * saved without collectives. */
+bool dcp_is_dir(const char *dir);
+
+/**
+ * Add the tensors and values of one such directory to a catalog that is not
+ * sealed.
+ *
+ * @param sub  The directory below the catalog's root, "" for the root.
+ *
+ * @return FSDP_ERR_CORRUPT, naming file, tensor or record;
+ *         FSDP_ERR_UNSUPPORTED: compressed records, big-endian data.
+ */
+fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err);
+
+#endif
