@@ -312,6 +312,14 @@ fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
                               const uint64_t *start, const uint64_t *count,
                               const uint64_t *strides, fsdp_error_t *err)
 {
+    return catalog_add_changed(cat, piece, start, count, strides, 0, err);
+}
+
+fsdp_status_t catalog_add_changed(catalog_t *cat, const catalog_piece_t *piece,
+                                  const uint64_t *start, const uint64_t *count,
+                                  const uint64_t *strides, unsigned change,
+                                  fsdp_error_t *err)
+{
     catalog_piece_t added = *piece;
     const catalog_tensor_t *tensor;
     uint64_t *words;
@@ -323,12 +331,12 @@ fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
 
     tensor = &cat->tensors[piece->tensor];
     FSDP_TRY(box_measure(cat, &added, start, count, strides, &is_range, err));
-    if (is_range || added.count == 0) {
+    if ((is_range && change == 0) || added.count == 0) {
         return catalog_add_piece(cat, &added, err);
     }
 
     if (cat->num_boxes > CATALOG_NONE - 3ull * FSDP_CKPT_MAX_NDIM - 1 ||
-        !GROW(cat, boxes, num_boxes, max_boxes, 3ull * tensor->ndim)) {
+        !GROW(cat, boxes, num_boxes, max_boxes, 3ull * tensor->ndim + 1)) {
         return no_memory(cat, err);
     }
     added.box = (uint32_t)cat->num_boxes;
@@ -338,7 +346,8 @@ fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
     memcpy(words, start, tensor->ndim * sizeof(*words));
     memcpy(words + tensor->ndim, count, tensor->ndim * sizeof(*words));
     box_strides(tensor->ndim, count, strides, words + 2u * tensor->ndim);
-    cat->num_boxes += 3ull * tensor->ndim;
+    words[3u * tensor->ndim] = change;
+    cat->num_boxes += 3ull * tensor->ndim + 1;
     return FSDP_OK;
 }
 

@@ -126,7 +126,7 @@ typedef struct {
                      archives have it, instead of CRC-32C by blocks */
     bool shared;  /* pieces may share bytes of a file: views of a storage */
     uint64_t *boxes; /* of each box: start, count and stride (elements in the
-                        file) of every dimension */
+                        file) of every dimension, and its CATALOG_CONJ … */
     uint64_t num_boxes;
 
     bool sealed;
@@ -180,6 +180,12 @@ fsdp_status_t catalog_set_stored(catalog_t *cat, uint64_t tensor,
 fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
                                 fsdp_error_t *err);
 
+/* What is to be done to the elements of a piece when it is read. */
+enum {
+    CATALOG_NEG = 1, /* negate them */
+    CATALOG_CONJ = 2 /* conjugate them: complex types only */
+};
+
 /**
  * Add a box of a tensor: from @a start, @a count elements in each dimension,
  * as many entries each as the tensor has dimensions.  Where that is a range of
@@ -193,6 +199,12 @@ fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
 fsdp_status_t catalog_add_box(catalog_t *cat, const catalog_piece_t *piece,
                               const uint64_t *start, const uint64_t *count,
                               const uint64_t *strides, fsdp_error_t *err);
+
+/* The same, with CATALOG_NEG and CATALOG_CONJ in @a change. */
+fsdp_status_t catalog_add_changed(catalog_t *cat, const catalog_piece_t *piece,
+                                  const uint64_t *start, const uint64_t *count,
+                                  const uint64_t *strides, unsigned change,
+                                  fsdp_error_t *err);
 
 /* Room for @a num checksums of a file, all zero: crcs[file.crc_first …].  Once
  * for each file. */
@@ -246,6 +258,7 @@ uint64_t catalog_blocks(uint64_t bytes);
 typedef struct {
     unsigned ndim;
     const uint64_t *start, *count, *strides; /* ndim entries each */
+    unsigned change;
     bool dense;                              /* row-major, without holes */
 } catalog_box_t;
 

@@ -29,6 +29,7 @@ bool catalog_box(const catalog_t *cat, const catalog_piece_t *piece,
         .start = cat->boxes + piece->box,
         .count = cat->boxes + piece->box + ndim,
         .strides = cat->boxes + piece->box + 2ull * ndim,
+        .change = (unsigned)cat->boxes[piece->box + 3ull * ndim],
         .dense = true,
     };
     for (unsigned d = ndim; d > 0; d--) {

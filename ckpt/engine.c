@@ -294,7 +294,6 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
     const catalog_piece_t *piece = &cat->pieces[index];
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
-    uint64_t bytes = catalog_piece_bytes(cat, piece);
     uint64_t start = block * CATALOG_BLOCK;
     uint64_t end = start + src_block_bytes(cat, piece, block);
     uint64_t to = (end * 8 + bits - 1) / bits;

@@ -18,7 +18,9 @@
 typedef struct {
     const gather_t *gather;
     uint64_t piece;
-    size_t size; /* bytes of an element */
+    fsdp_dtype_t dtype;
+    size_t size;     /* bytes of an element */
+    unsigned change; /* of the piece */
     unsigned n;
     uint64_t count[BOX_MAX_NDIM];
     uint64_t from[BOX_MAX_NDIM];     /* strides in the file */
@@ -123,13 +125,55 @@ static void scatter(const loops_t *loops, unsigned d, uint64_t rows,
 
 /* --- Reading -------------------------------------------------------------------- */
 
+/* Negate @a count numbers of @a size bytes, @a step bytes apart: by their sign
+ * bit, or in two's complement. */
+static void negate(char *data, size_t size, size_t step, uint64_t count,
+                   bool by_sign)
+{
+    for (; count > 0; count--, data += step) {
+        unsigned carry = 1;
+
+        if (by_sign) {
+            data[size - 1] = (char)(data[size - 1] ^ '\x80');
+            continue;
+        }
+        for (size_t i = 0; i < size; i++) {
+            carry += (unsigned char)~data[i];
+            data[i] = (char)carry;
+            carry >>= 8;
+        }
+    }
+}
+
+static void change(const loops_t *loops, char *data, uint64_t count)
+{
+    size_t size = loops->size, half = size / 2;
+    bool is_complex =
+        loops->dtype == FSDP_DTYPE_C64 || loops->dtype == FSDP_DTYPE_C128;
+
+    if (is_complex) {
+        if ((loops->change & CATALOG_NEG) != 0) {
+            negate(data, half, half, 2 * count, true);
+        }
+        if ((loops->change & CATALOG_CONJ) != 0) {
+            negate(data + half, half, size, count, true);
+        }
+    } else if ((loops->change & CATALOG_NEG) != 0) {
+        negate(data, size, size, count, dtype_is_float(loops->dtype));
+    }
+}
+
 static fsdp_status_t load(const loops_t *loops, uint64_t at, uint64_t count,
                           char *data, fsdp_error_t *err)
 {
     const gather_t *gather = loops->gather;
 
-    return gather->read(gather->arg, loops->piece, at * loops->size, data,
-                        count * loops->size, err);
+    FSDP_TRY(gather->read(gather->arg, loops->piece, at * loops->size, data,
+                          count * loops->size, err));
+    if (loops->change != 0) {
+        change(loops, data, count);
+    }
+    return FSDP_OK;
 }
 
 /* How many rows of loop @a d are read at once, at least 1; 0: not even one. */
@@ -230,8 +274,11 @@ static fsdp_status_t take_common(asked_t *asked, uint64_t piece_index,
                                  const catalog_box_t *box, const box_t *common,
                                  fsdp_error_t *err)
 {
-    loops_t loops = {
-        .gather = asked->gather, .piece = piece_index, .size = asked->size};
+    loops_t loops = {.gather = asked->gather,
+                     .piece = piece_index,
+                     .dtype = (fsdp_dtype_t)asked->tensor->dtype,
+                     .size = asked->size,
+                     .change = box->change};
     uint64_t at = 0, to = 0, numel = 1;
 
     for (unsigned d = 0; d < common->ndim; d++) {

@@ -23,6 +23,7 @@ check_PROGRAMS += \
 	t/unit/matmul.t \
 	t/unit/catalog.t \
 	t/unit/convert.t \
+	t/unit/box_piece.t \
 	t/unit/engine.t \
 	t/unit/cli.t \
 	t/unit/comm.t \
@@ -96,6 +97,9 @@ t_unit_comm_t_SOURCES = t/unit/comm.c t/tap/tap.h
 t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
+
+t_unit_box_piece_t_SOURCES = t/unit/box_piece.c t/tap/tap.h
+t_unit_box_piece_t_LDADD = libckptcore.la libutil.la
 
 t_unit_convert_t_SOURCES = t/unit/convert.c t/tap/tap.h
 t_unit_convert_t_LDADD = libckptcore.la libutil.la

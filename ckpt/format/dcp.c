@@ -223,20 +223,6 @@ static fsdp_status_t find_storage(const archive_t *archive,
     return FSDP_OK;
 }
 
-static fsdp_status_t read_tensor(const archive_t *archive, pickle_ref_t ref,
-                                 torch_tensor_t *view_p, fsdp_error_t *err)
-{
-    FSDP_TRY(torch_tensor(archive->pickle, ref, archive->what, view_p, err));
-    if (view_p->conj || view_p->neg) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: is stored as the conjugate or negative of "
-                              "its values: resolve that before saving",
-                              archive->what);
-    }
-
-    return FSDP_OK;
-}
-
 /* --- Pieces --------------------------------------------------------------------------- */
 
 /* A view of a storage as a piece of @a tensor from @a start on. */
@@ -261,8 +247,9 @@ static fsdp_status_t add_view(loader_t *loader, const archive_t *archive,
     FSDP_TRY(find_storage(archive, view, &storage, err));
     (void)dtype_bytes(view->dtype, view->offset, &before);
     piece.offset = storage->offset + before;
-    FSDP_TRY(
-        catalog_add_box(cat, &piece, start, view->dims, view->strides, err));
+    FSDP_TRY(catalog_add_changed(
+        cat, &piece, start, view->dims, view->strides,
+        (view->neg ? CATALOG_NEG : 0) | (view->conj ? CATALOG_CONJ : 0), err));
 
     added = &cat->pieces[num];
     bytes = catalog_piece_bytes(cat, added);
@@ -327,7 +314,8 @@ static fsdp_status_t add_chunk(loader_t *loader, const archive_t *archive,
     uint32_t ndim;
     bool seen;
 
-    FSDP_TRY(read_tensor(archive, pickle_root(archive->pickle), &view, err));
+    FSDP_TRY(torch_tensor(archive->pickle, pickle_root(archive->pickle),
+                          archive->what, &view, err));
     (void)pickle_u64s(meta->pickle, chunk->offsets, start, FSDP_CKPT_MAX_NDIM,
                       &ndim);
     (void)pickle_u64s(meta->pickle, chunk->sizes, count, FSDP_CKPT_MAX_NDIM,
@@ -373,7 +361,8 @@ static fsdp_status_t add_inner(const char *name, pickle_ref_t ref, void *arg,
     if (find_added(loader, name, &(uint32_t){0})) {
         return FSDP_OK; /* of a value that another rank has too */
     }
-    FSDP_TRY(read_tensor(inner->archive, ref, &view, err));
+    FSDP_TRY(torch_tensor(inner->archive->pickle, ref, inner->archive->what,
+                          &view, err));
     FSDP_TRY(catalog_add_tensor(loader->cat, name, view.dtype, view.ndim,
                                 view.dims, NULL, &tensor, err));
     return add_view(loader, inner->archive, &view, (uint32_t)tensor, start,
