@@ -26,6 +26,7 @@ typedef struct {
     bool pieces; /* show each */
     bool meta;   /* show the metadata only */
     bool stats;
+    unsigned bins;     /* of histograms; 0: none */
     cli_list_t values; /* parts of tensors to show */
     const char *path;
     cli_list_t patterns;
@@ -38,7 +39,8 @@ static const char doc[] =
     "\vExit status is 0 if all went well, 64 on wrong usage, 65 if there is no "
     "such checkpoint or tensor or it is damaged, 74 if it cannot be read.";
 
-enum { OPTION_STATS = 0x100, OPTION_VALUES };
+enum { OPTION_STATS = 0x100, OPTION_VALUES, OPTION_HISTOGRAM };
+enum { BINS = 20, BINS_MOST = 10000, BAR = 40, SHORT_VALUE = 60 };
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -49,8 +51,11 @@ static const struct argp_option options[] = {
     {"stats", OPTION_STATS, 0, 0,
      "Read the tensors and show min, max, mean, standard deviation, NaN "
      "and Inf", 0},
+    {"histogram", OPTION_HISTOGRAM, "BINS", OPTION_ARG_OPTIONAL,
+     "Show how the values are spread, in BINS ranges (default 20)", 0},
     {"values", OPTION_VALUES, "PART", 0,
-     "Show values: NAME (leading elements) or NAME[2, 0:8] (repeatable)", 0},
+     "Show values: NAME (leading elements) or NAME[2, 0:8]; NAME may be a "
+     "pattern (repeatable)", 0},
     {0}
 };
 /* clang-format on */
@@ -72,6 +77,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_STATS:
         set->stats = true;
         return 0;
+    case OPTION_HISTOGRAM:
+        set->stats = true;
+        set->bins =
+            (text == NULL)
+                ? BINS
+                : (unsigned)cli_parse_count(state, "the number of ranges", text,
+                                            1, BINS_MOST);
+        return 0;
     case OPTION_VALUES:
         cli_list_add(&set->values, text);
         return 0;
@@ -87,7 +100,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "a checkpoint is needed");
         }
         if (set->pieces && set->stats) {
-            argp_error(state, "--long and --stats do not go together");
+            argp_error(state,
+                       "--long and --stats do not go together");
         }
         return 0;
     default:
@@ -104,6 +118,7 @@ typedef struct {
     fsdp_ckpt_info_t info;
     uint64_t *tensors;
     stats_t *stats; /* of each, or NULL */
+    uint64_t *bins; /* set->bins of each, or NULL */
     size_t num;
     uint64_t bytes; /* of them */
 } list_t;
@@ -120,6 +135,12 @@ static fsdp_status_t check_patterns(const list_t *list, fsdp_error_t *err)
 
             fsdp_ckpt_get_tensor(list->ckpt, t, &tensor);
             found = select_pattern_match(patterns->items[i], tensor.name);
+        }
+        for (uint64_t v = 0; v < list->info.num_values && !found; v++) {
+            const char *name, *json;
+
+            fsdp_ckpt_get_value(list->ckpt, v, &name, &json);
+            found = select_pattern_match(patterns->items[i], name);
         }
         if (!found) {
             return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
@@ -163,10 +184,21 @@ static fsdp_status_t compute_stats(list_t *list, fsdp_error_t *err)
     engine.progress = NULL; /* told here, over all tensors */
     buffer = cli_realloc(NULL, size, 1);
     list->stats = cli_realloc(NULL, list->num, sizeof(*list->stats));
+    if (list->set->bins > 0) {
+        list->bins =
+            cli_realloc(NULL, list->num * list->set->bins, sizeof(*list->bins));
+    }
     for (size_t i = 0; i < list->num && status == FSDP_OK; i++) {
         status = stats_compute(list->ckpt, list->tensors[i], &engine, buffer,
                                size, &bytes, &list->stats[i], err);
-        if (status == FSDP_OK && !progress_update(bytes, list->bytes, NULL)) {
+        if (status == FSDP_OK && list->bins != NULL) {
+            status = stats_histogram(list->ckpt, list->tensors[i], &engine,
+                                     buffer, size, &bytes, &list->stats[i],
+                                     list->bins + i * list->set->bins,
+                                     list->set->bins, err);
+        }
+        if (status == FSDP_OK &&
+            !progress_update(bytes, list->bytes * (list->bins ? 2 : 1), NULL)) {
             status = fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped");
         }
     }
@@ -209,6 +241,10 @@ static void print_summary(const list_t *list)
     if (info->num_aliases > 0) {
         printf(", %" PRIu64 " tied name%s", info->num_aliases,
                (info->num_aliases == 1) ? "" : "s");
+    }
+    if (info->num_values > 0) {
+        printf(", %" PRIu64 " value%s", info->num_values,
+               (info->num_values == 1) ? "" : "s");
     }
     putchar('\n');
     if (list->num < info->num_tensors) {
@@ -350,6 +386,101 @@ static void print_aliases(const list_t *list)
     }
 }
 
+/* Whether a value is shown: without patterns all are. */
+static bool is_chosen(const list_t *list, const char *name)
+{
+    const select_t select = {.include = list->set->patterns.items,
+                             .num_include = list->set->patterns.num};
+
+    return select_match(&select, name);
+}
+
+/* What is no tensor; the beginning of long ones. */
+static void print_values(const list_t *list)
+{
+    static const table_column_t columns[] = {
+        {"VALUE", false},
+        {"IS",    false},
+    };
+    table_t *table = table_create(columns, 2);
+    bool any = false;
+
+    for (uint64_t v = 0; v < list->info.num_values; v++) {
+        const char *name, *json;
+        size_t size;
+
+        fsdp_ckpt_get_value(list->ckpt, v, &name, &json);
+        if (!is_chosen(list, name)) {
+            continue;
+        }
+        size = strlen(json);
+        if (size > SHORT_VALUE) {
+            size = SHORT_VALUE - 3;
+            while (size > 0 && (json[size] & 0xc0) == 0x80) {
+                size--;
+            }
+        }
+        table_cell(table, "%s", name);
+        table_cell(table, "%.*s%s", (int)size, json,
+                   (json[size] != '\0') ? "..." : "");
+        any = true;
+    }
+    if (any) {
+        putchar('\n');
+        table_print(table, stdout);
+    }
+    table_destroy(table);
+}
+
+static void print_histogram(const list_t *list, size_t i)
+{
+    static const table_column_t columns[] = {
+        {"FROM",  true },
+        {"TO",    true },
+        {"COUNT", true },
+        {"",      false},
+    };
+    const stats_t *stats = &list->stats[i];
+    const uint64_t *bins = list->bins + i * list->set->bins;
+    unsigned num = list->set->bins;
+    table_t *table = table_create(columns, 4);
+    char bar[BAR + 1];
+    uint64_t most = 1;
+
+    memset(bar, '#', BAR);
+    bar[BAR] = '\0';
+    for (unsigned b = 0; b < num; b++) {
+        most = (bins[b] > most) ? bins[b] : most;
+    }
+    for (unsigned b = 0; b < num; b++) {
+        double lo = (double)b / num, hi = (double)(b + 1) / num;
+
+        table_cell(table, "%.6g", stats->min * (1 - lo) + stats->max * lo);
+        table_cell(table, "%.6g", stats->min * (1 - hi) + stats->max * hi);
+        table_cell(table, "%" PRIu64, bins[b]);
+        table_cell(table, "%.*s",
+                   (int)((double)bins[b] / (double)most * BAR + 0.5), bar);
+    }
+    table_print(table, stdout);
+    table_destroy(table);
+}
+
+static void print_histograms(const list_t *list)
+{
+    for (size_t i = 0; list->bins != NULL && i < list->num; i++) {
+        fsdp_ckpt_tensor_t tensor;
+        char *name;
+
+        fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
+        if (list->stats[i].finite > 0) {
+            name = cli_printable(tensor.name);
+            printf("\n%s\n", name);
+            free(name);
+            print_histogram(list, i);
+        }
+    }
+}
+
 /* --- As JSON --------------------------------------------------------------------- */
 
 static json_t *json_count(uint64_t number)
@@ -414,6 +545,15 @@ static json_t *json_tensor(const list_t *list, size_t i)
     if (list->stats != NULL) {
         cli_json_set(item, "stats", json_stats(&list->stats[i]));
     }
+    if (list->bins != NULL) {
+        json_t *bins = json_array();
+
+        for (unsigned b = 0; b < list->set->bins; b++) {
+            cli_json_append(bins,
+                            json_count(list->bins[i * list->set->bins + b]));
+        }
+        cli_json_set(item, "histogram", bins);
+    }
 
     return item;
 }
@@ -430,6 +570,26 @@ static json_t *json_aliases(const list_t *list)
         fsdp_ckpt_get_alias(list->ckpt, a, &name, &tensor);
         fsdp_ckpt_get_tensor(list->ckpt, tensor, &owner);
         cli_json_set(all, name, cli_json_text(owner.name));
+    }
+
+    return all;
+}
+
+/* Integers of more than 64 bits are no JSON number here: then the text. */
+static json_t *json_values(const list_t *list)
+{
+    json_t *all = json_object();
+
+    for (uint64_t v = 0; v < list->info.num_values; v++) {
+        const char *name, *json;
+        json_t *value;
+
+        fsdp_ckpt_get_value(list->ckpt, v, &name, &json);
+        if (is_chosen(list, name)) {
+            value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+            cli_json_set(all, name,
+                         (value != NULL) ? value : cli_json_text(json));
+        }
     }
 
     return all;
@@ -469,6 +629,9 @@ static void print_json(const list_t *list)
     }
     cli_json_set(all, "tensors", tensors);
     cli_json_set(all, "aliases", json_aliases(list));
+    if (info->num_values > 0) {
+        cli_json_set(all, "values", json_values(list));
+    }
     cli_json_set(all, "meta", json_meta(list));
     cli_json_print(all);
 }
@@ -496,7 +659,9 @@ static fsdp_status_t show_list(list_t *list, fsdp_error_t *err)
     } else {
         print_summary(list);
         print_tensors(list);
+        print_histograms(list);
         print_aliases(list);
+        print_values(list);
     }
 
     return FSDP_OK;
@@ -524,6 +689,7 @@ static int list_checkpoint(const settings_t *set)
     }
     free(list.tensors);
     free(list.stats);
+    free(list.bins);
     fsdp_ckpt_close(list.ckpt);
 
     return (status == FSDP_OK) ? FSDP_EXIT_DONE : tool_fail(&set->tool, &err);

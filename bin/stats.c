@@ -5,6 +5,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "lib/util/check.h"
 #include "lib/util/simd.h"
@@ -132,12 +133,16 @@ void stats_add(stats_t *stats, const double *values, uint64_t count)
     stats->std = sqrt(squares / (double)stats->finite);
 }
 
-fsdp_status_t stats_compute(fsdp_ckpt_t *ckpt, uint64_t tensor,
-                            const fsdp_ckpt_engine_t *engine, void *buffer,
-                            uint64_t size, uint64_t *bytes_p, stats_t *stats_p,
-                            fsdp_error_t *err)
+/* --- Reading -------------------------------------------------------------------- */
+
+typedef void (*numbers_f)(const double *values, uint64_t count, void *arg);
+
+/* Call @a f with all numbers of a tensor, a block at a time. */
+static fsdp_status_t each_number(fsdp_ckpt_t *ckpt, uint64_t tensor,
+                                 const fsdp_ckpt_engine_t *engine, void *buffer,
+                                 uint64_t size, uint64_t *bytes_p, numbers_f f,
+                                 void *arg, fsdp_error_t *err)
 {
-    stats_t stats = STATS_INIT;
     double values[2 * BLOCK];
     fsdp_ckpt_tensor_t info;
     uint64_t most, n, num;
@@ -159,10 +164,65 @@ fsdp_status_t stats_compute(fsdp_ckpt_t *ckpt, uint64_t tensor,
         for (uint64_t i = 0; i < n; i += num) {
             num = (n - i < BLOCK) ? n - i : BLOCK;
             fsdp_dtype_to_double(info.dtype, buffer, i, num, values);
-            stats_add(&stats, values, num * parts);
+            f(values, num * parts, arg);
         }
     }
 
+    return FSDP_OK;
+}
+
+static void add_to_stats(const double *values, uint64_t count, void *arg)
+{
+    stats_add(arg, values, count);
+}
+
+fsdp_status_t stats_compute(fsdp_ckpt_t *ckpt, uint64_t tensor,
+                            const fsdp_ckpt_engine_t *engine, void *buffer,
+                            uint64_t size, uint64_t *bytes_p, stats_t *stats_p,
+                            fsdp_error_t *err)
+{
+    stats_t stats = STATS_INIT;
+
+    FSDP_TRY(each_number(ckpt, tensor, engine, buffer, size, bytes_p,
+                         add_to_stats, &stats, err));
     *stats_p = stats;
     return FSDP_OK;
+}
+
+typedef struct {
+    double min, max;
+    uint64_t *bins;
+    unsigned num;
+} histogram_t;
+
+static void add_to_bins(const double *values, uint64_t count, void *arg)
+{
+    const histogram_t *into = arg;
+    /* Halves: the difference of two large numbers may be infinite. */
+    double half = into->max / 2 - into->min / 2;
+
+    for (uint64_t i = 0; i < count; i++) {
+        double place;
+        unsigned bin;
+
+        if (!is_finite(values[i])) {
+            continue;
+        }
+        place = (half > 0) ? (values[i] / 2 - into->min / 2) / half : 0;
+        bin = (unsigned)(place * into->num);
+        into->bins[(bin < into->num) ? bin : into->num - 1]++;
+    }
+}
+
+fsdp_status_t stats_histogram(fsdp_ckpt_t *ckpt, uint64_t tensor,
+                              const fsdp_ckpt_engine_t *engine, void *buffer,
+                              uint64_t size, uint64_t *bytes_p,
+                              const stats_t *stats, uint64_t *bins,
+                              unsigned num, fsdp_error_t *err)
+{
+    histogram_t into = {stats->min, stats->max, bins, num};
+
+    memset(bins, 0, num * sizeof(*bins));
+    return each_number(ckpt, tensor, engine, buffer, size, bytes_p, add_to_bins,
+                       &into, err);
 }

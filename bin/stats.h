@@ -28,6 +28,18 @@ fsdp_status_t stats_compute(fsdp_ckpt_t *ckpt, uint64_t tensor,
                             uint64_t size, uint64_t *bytes_p, stats_t *stats_p,
                             fsdp_error_t *err);
 
+/**
+ * Count the finite values between stats->min and stats->max in @a num bins of
+ * equal width, the last one with its upper end.
+ *
+ * @param stats  Of the same tensor.
+ */
+fsdp_status_t stats_histogram(fsdp_ckpt_t *ckpt, uint64_t tensor,
+                              const fsdp_ckpt_engine_t *engine, void *buffer,
+                              uint64_t size, uint64_t *bytes_p,
+                              const stats_t *stats, uint64_t *bins,
+                              unsigned num, fsdp_error_t *err);
+
 /* Take numbers into account; start with STATS_INIT. */
 void stats_add(stats_t *stats, const double *values, uint64_t count);
 

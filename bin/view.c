@@ -8,6 +8,8 @@
 
 #include "bin/slice.h"
 #include "bin/table.h"
+#include "lib/util/check.h"
+#include "lib/util/select.h"
 
 #define VALUES_MOST 100000 /* elements shown of a tensor */
 
@@ -98,45 +100,22 @@ static fsdp_status_t read_part(fsdp_ckpt_t *ckpt, part_t *part,
     return status;
 }
 
-/* A parameter's name may be without "model/", as in a pattern. */
-static bool find_name(const fsdp_ckpt_t *ckpt, const char *name,
-                      uint64_t *index_p)
+/* The slice that was asked for, of a tensor. */
+static fsdp_status_t choose_part(fsdp_ckpt_t *ckpt, const char *text,
+                                 const char *inner, part_t *part,
+                                 fsdp_error_t *err)
 {
-    char *full = cli_printf("model/%s", name);
-    bool found = fsdp_ckpt_find(ckpt, name, index_p) ||
-                 fsdp_ckpt_find(ckpt, full, index_p);
-
-    free(full);
-    return found;
-}
-
-static fsdp_status_t find_part(fsdp_ckpt_t *ckpt, const char *text,
-                               part_t *part, fsdp_error_t *err)
-{
-    const char *inner = NULL, *why = NULL;
-    fsdp_status_t status = FSDP_OK;
-    fsdp_ckpt_info_t info;
-    char *name;
+    const char *why = NULL;
     uint64_t numel;
-
-    fsdp_ckpt_get_info(ckpt, &info);
-    slice_split(text, &name, &inner);
-    if (fsdp_ckpt_find(ckpt, text, &part->index)) {
-        inner = NULL; /* brackets are part of the name */
-    } else if (!find_name(ckpt, name, &part->index)) {
-        status = fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
-                                info.path, name);
-        goto err_free;
-    }
 
     fsdp_ckpt_get_tensor(ckpt, part->index, &part->tensor);
     if (!slice_parse(inner, &part->tensor, &part->slice, &why)) {
         char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
 
-        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                "'%s': %s; its shape is %s", text, why, shape);
+        fsdp_error_set(err, FSDP_ERR_INVALID_PARAM, "'%s': %s; its shape is %s",
+                       text, why, shape);
         free(shape);
-        goto err_free;
+        return FSDP_ERR_INVALID_PARAM;
     }
 
     numel = slice_numel(&part->slice);
@@ -148,18 +127,18 @@ static fsdp_status_t find_part(fsdp_ckpt_t *ckpt, const char *text,
     }
     part->rows = (part->columns > 0) ? numel / part->columns : 0;
     if (numel > VALUES_MOST) {
-        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                "'%s': %" PRIu64 " values are more than the "
-                                "%d that are shown at once",
-                                text, numel, VALUES_MOST);
-    } else if (fsdp_dtype_bits(part->tensor.dtype) % 8 != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                "'%s': values of type %s are not shown", text,
-                                fsdp_dtype_name(part->tensor.dtype));
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "'%s': %" PRIu64 " values are more than the "
+                              "%d that are shown at once",
+                              text, numel, VALUES_MOST);
     }
-err_free:
-    free(name);
-    return status;
+    if (fsdp_dtype_bits(part->tensor.dtype) % 8 != 0) {
+        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                              "'%s': values of type %s are not shown", text,
+                              fsdp_dtype_name(part->tensor.dtype));
+    }
+
+    return FSDP_OK;
 }
 
 static void print_part(const part_t *part)
@@ -217,30 +196,117 @@ static json_t *json_part(const part_t *part)
     return item;
 }
 
+/* Where everything that was asked for goes. */
+typedef struct {
+    fsdp_ckpt_t *ckpt;
+    const tool_t *tool;
+    json_t *all;
+} view_t;
+
+static fsdp_status_t show_part(view_t *view, const char *text,
+                               const char *inner, uint64_t tensor,
+                               fsdp_error_t *err)
+{
+    part_t part = {.index = tensor};
+    fsdp_status_t status = choose_part(view->ckpt, text, inner, &part, err);
+
+    if (status == FSDP_OK) {
+        status = read_part(view->ckpt, &part, err);
+    }
+    if (status == FSDP_OK && view->tool->json) {
+        cli_json_append(view->all, json_part(&part));
+    } else if (status == FSDP_OK && !view->tool->quiet) {
+        print_part(&part);
+    }
+    free(part.data);
+
+    return status;
+}
+
+/* A value that is no tensor. */
+static void show_value(view_t *view, uint64_t index)
+{
+    const char *name, *json;
+    json_t *item, *value;
+
+    fsdp_ckpt_get_value(view->ckpt, index, &name, &json);
+    if (view->tool->json) {
+        item = json_object();
+        value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        cli_json_set(item, "name", cli_json_text(name));
+        cli_json_set(item, "value",
+                     (value != NULL) ? value : cli_json_text(json));
+        cli_json_append(view->all, item);
+    } else if (!view->tool->quiet) {
+        char *clean = cli_printable(name), *text = cli_printable(json);
+
+        printf("%s  %s\n", clean, text);
+        free(clean);
+        free(text);
+    }
+}
+
+/* All tensors whose name fits a pattern. */
+static fsdp_status_t show_fitting(view_t *view, const char *text,
+                                  const char *pattern, const char *inner,
+                                  fsdp_error_t *err)
+{
+    fsdp_ckpt_info_t info;
+    bool found = false;
+
+    fsdp_ckpt_get_info(view->ckpt, &info);
+    for (uint64_t t = 0; t < info.num_tensors; t++) {
+        fsdp_ckpt_tensor_t tensor;
+
+        fsdp_ckpt_get_tensor(view->ckpt, t, &tensor);
+        if (select_pattern_match(pattern, tensor.name)) {
+            found = true;
+            FSDP_TRY(show_part(view, text, inner, t, err));
+        }
+    }
+
+    return found ? FSDP_OK
+                 : fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
+                                  info.path, pattern);
+}
+
+static fsdp_status_t show(view_t *view, const char *text, fsdp_error_t *err)
+{
+    const char *inner = NULL;
+    fsdp_status_t status = FSDP_OK;
+    uint64_t index;
+    char *name;
+
+    /* Brackets may be part of a name. */
+    if (fsdp_ckpt_find(view->ckpt, text, &index)) {
+        return show_part(view, text, NULL, index, err);
+    }
+    if (fsdp_ckpt_find_value(view->ckpt, text, &index)) {
+        show_value(view, index);
+        return FSDP_OK;
+    }
+
+    slice_split(text, &name, &inner);
+    status = fsdp_ckpt_find(view->ckpt, name, &index)
+                 ? show_part(view, text, inner, index, err)
+                 : show_fitting(view, text, name, inner, err);
+    free(name);
+    return status;
+}
+
 fsdp_status_t view_parts(fsdp_ckpt_t *ckpt, const cli_list_t *texts,
                          const tool_t *tool, fsdp_error_t *err)
 {
-    json_t *all = json_array();
+    view_t view = {ckpt, tool, json_array()};
     fsdp_status_t status = FSDP_OK;
 
     for (size_t i = 0; i < texts->num && status == FSDP_OK; i++) {
-        part_t part = {0};
-
-        status = find_part(ckpt, texts->items[i], &part, err);
-        if (status == FSDP_OK) {
-            status = read_part(ckpt, &part, err);
-        }
-        if (status == FSDP_OK && tool->json) {
-            cli_json_append(all, json_part(&part));
-        } else if (status == FSDP_OK && !tool->quiet) {
-            print_part(&part);
-        }
-        free(part.data);
+        status = show(&view, texts->items[i], err);
     }
     if (status == FSDP_OK && tool->json && !tool->quiet) {
-        cli_json_print(json_incref(all));
+        cli_json_print(json_incref(view.all));
     }
-    json_decref(all);
+    json_decref(view.all);
 
     return status;
 }

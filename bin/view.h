@@ -7,7 +7,8 @@
 #include "bin/tool.h"
 
 /**
- * Print parts of tensors (slice.h), or all of them as one JSON array.
+ * Print parts of tensors (slice.h), whose name may be a pattern, and values
+ * that are no tensors; or all of them as one JSON array.
  *
  * @return FSDP_ERR_NOT_FOUND without such a tensor; FSDP_ERR_INVALID_PARAM if
  *         the part is none of it, or very large.

@@ -12,8 +12,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/select.h"
 
 /* --- Reporting ------------------------------------------------------------------- */
 
@@ -193,6 +195,93 @@ static fsdp_status_t compare_metadata(diff_t *diff, fsdp_error_t *err)
     return status;
 }
 
+/* --- Values ---------------------------------------------------------------------------- */
+
+static bool is_tensor_anyway(const json_t *a, const json_t *b, void *arg)
+{
+    (void)a;
+    (void)b;
+    (void)arg;
+    return true; /* it is compared as a tensor */
+}
+
+static fsdp_status_t parse_side(const diff_t *diff, unsigned side,
+                                uint64_t index, const char **json_p,
+                                json_t **value_p, fsdp_error_t *err)
+{
+    fsdp_ckpt_get_value(diff->ckpts[side], index, NULL, json_p);
+    return value_parse(diff->paths[side], *json_p, strlen(*json_p), value_p,
+                       err);
+}
+
+/* Of a name that both sides have. */
+static fsdp_status_t compare_value(diff_t *diff, const char *name, uint64_t a,
+                                   uint64_t b, fsdp_error_t *err)
+{
+    fsdp_ckpt_difference_t what = {.name = name, .how = FSDP_CKPT_METADATA};
+    json_t *left = NULL, *right = NULL;
+    const char *text_a, *text_b;
+    fsdp_status_t status;
+
+    FSDP_TRY_GOTO(parse_side(diff, 0, a, &text_a, &left, err), err_free);
+    FSDP_TRY_GOTO(parse_side(diff, 1, b, &text_b, &right, err), err_free);
+    if (!value_equal(left, right, is_tensor_anyway, NULL)) {
+        status = call_back(
+            diff, &what,
+            io_path("value %s: %.300s against %.300s", name, text_a, text_b),
+            err);
+    }
+err_free:
+    json_decref(left);
+    json_decref(right);
+    return status;
+}
+
+/* Names of @a side that the other lacks, and, once, those that both have. */
+static fsdp_status_t compare_values_of(diff_t *diff, unsigned side,
+                                       fsdp_error_t *err)
+{
+    const select_t select = {
+        diff->config->include,    diff->config->num_include,
+        diff->config->exclude,    diff->config->num_exclude,
+        diff->config->only_model,
+    };
+
+    for (uint64_t i = 0; i < diff->infos[side].num_values; i++) {
+        fsdp_ckpt_difference_t what = {.how = FSDP_CKPT_METADATA};
+        const char *json;
+        uint64_t other;
+
+        fsdp_ckpt_get_value(diff->ckpts[side], i, &what.name, &json);
+        if (!select_match(&select, what.name)) {
+            continue;
+        }
+        if (!fsdp_ckpt_find_value(diff->ckpts[1 - side], what.name, &other)) {
+            FSDP_TRY(call_back(
+                diff, &what,
+                io_path("value %s: only in %s", what.name, diff->paths[side]),
+                err));
+        } else if (side == 0) {
+            FSDP_TRY(compare_value(diff, what.name, i, other, err));
+        }
+    }
+
+    return FSDP_OK;
+}
+
+/* A side that has no values at all is of a format or a writer without them:
+ * told only if the metadata is compared too. */
+static fsdp_status_t compare_values(diff_t *diff, fsdp_error_t *err)
+{
+    if (!diff->config->metadata &&
+        (diff->infos[0].num_values == 0 || diff->infos[1].num_values == 0)) {
+        return FSDP_OK;
+    }
+
+    FSDP_TRY(compare_values_of(diff, 0, err));
+    return compare_values_of(diff, 1, err);
+}
+
 /* --- The call -------------------------------------------------------------------------- */
 
 static double now(void)
@@ -212,6 +301,7 @@ static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
     if (diff->config->metadata) {
         FSDP_TRY(compare_metadata(diff, err));
     }
+    FSDP_TRY(compare_values(diff, err));
 
     return diff_compare_values(diff, err);
 }

@@ -428,7 +428,8 @@ typedef struct {
     const char *const *exclude;
     size_t num_exclude;
     bool only_model; /* leave optimizer state out */
-    bool metadata;   /* compare step and meta_json too */
+    bool metadata;   /* compare step and meta_json too, and values (which
+                        are no tensors) even if only one side has any */
     fsdp_ckpt_engine_t engine;
 } fsdp_ckpt_diff_config_t;
 

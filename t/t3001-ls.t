@@ -203,4 +203,16 @@ test_expect_success 'what is no checkpoint, and a full disk' '
 	grep "cannot write the results to standard output" err
 '
 
+test_expect_success 'histogram, patterns with slices' '
+	fsdp-ls --histogram=4 ckpt "*wte.weight" >out &&
+	grep -A1 "^model/.*wte.weight$" out | grep "FROM *TO *COUNT" &&
+	fsdp-ls --json --histogram ckpt "*wte.weight" >out &&
+	jq -e ".tensors[0] | .histogram | length == 20" out &&
+	jq -e ".tensors[0] | (.histogram | add) == .stats.finite" out &&
+	fsdp-ls --values "model/transformer.h.*.ln_1.weight[0:2]" ckpt >out &&
+	test $(grep -c "ln_1.weight  f32 .*, elements \[0:2\]$" out) -gt 1 &&
+	expect_code 65 fsdp-ls --values "nothing.*[0]" ckpt &&
+	expect_code 64 fsdp-ls --histogram=0 ckpt
+'
+
 test_done

@@ -25,6 +25,10 @@ for page in ls verify diff convert reshard consolidate; do
 	'
 	mkdir "$page"
 	cp -r made "$page/ckpt"
+	if test "$page" = verify; then
+		fsdp-convert --to hdf5-file made verify/imported.h5
+		echo '{"tensors": []}' >verify/manifest.json
+	fi
 	n=0
 	while read -r line; do
 		n=$((n + 1))
