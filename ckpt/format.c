@@ -22,6 +22,7 @@ static const format_t *const formats[] = {
     &format_hdf5_file,
     &format_safetensors,
     &format_dcp,
+    &format_zero,
     &format_llmc,
     &format_torch,
 };

@@ -118,5 +118,11 @@ libckptcore_la_SOURCES += \
 # DeepSpeed and llm.c.
 libckptcore_la_SOURCES += \
 	ckpt/format/llmc.c \
-	ckpt/format/llmc.h
+	ckpt/format/llmc.h \
+	ckpt/format/zero.c \
+	ckpt/format/zero.h \
+	ckpt/format/zero_file.c \
+	ckpt/format/zero_file.h \
+	ckpt/format/zero_stage12.c \
+	ckpt/format/zero_stage3.c
 # End of DeepSpeed and llm.c
