@@ -127,6 +127,9 @@ static fsdp_status_t read_sharded(const pickle_t *pickle, pickle_ref_t state,
             num != sharded->ndim) {
             return bad(what, "a shard of it has no place", err);
         }
+        if (num == 1 && offsets[0] >= sharded->dims[0]) {
+            continue; /* nothing but the padding of a flat parameter */
+        }
         FSDP_TRY(torch_tensor(pickle, pickle_attr(pickle, shard, "tensor"),
                               what, &local, err));
         if (local.ndim != num ||

@@ -172,16 +172,10 @@ static fsdp_status_t add_plain(torch_reader_t *reader, const char *name,
 
     FSDP_TRY(
         torch_tensor(reader->file->pickle, ref, what, &tensor, reader->err));
-    if (tensor.conj || tensor.neg) {
-        return fsdp_error_set(reader->err, FSDP_ERR_UNSUPPORTED,
-                              "%s: it was saved as the %s of what the file "
-                              "has, which is not applied here: save it after "
-                              "resolve_%s()",
-                              what, tensor.conj ? "conjugate" : "negative",
-                              tensor.conj ? "conj" : "neg");
-    }
     FSDP_TRY(append(reader, name, TORCH_TENSOR, tensor.ndim, &found));
     memcpy(found->whole, tensor.dims, tensor.ndim * sizeof(*tensor.dims));
+    found->change =
+        (tensor.neg ? CATALOG_NEG : 0u) | (tensor.conj ? CATALOG_CONJ : 0u);
     return find_storage(reader, what, &tensor, found);
 }
 
@@ -291,62 +285,75 @@ static fsdp_status_t read_member(torch_reader_t *reader, const char *path,
 
 /* --- Adding ------------------------------------------------------------------------- */
 
-static catalog_piece_t piece_of(const torch_reader_t *reader,
-                                const torch_found_t *found, uint64_t tensor)
+static catalog_piece_t piece_of(const torch_found_t *found, uint64_t tensor)
 {
     unsigned bits = fsdp_dtype_bits(found->dtype);
-    catalog_piece_t piece = {.tensor = (uint32_t)tensor,
+
+    return (catalog_piece_t){.tensor = (uint32_t)tensor,
                              .file = found->file,
                              .rank = found->rank,
                              .offset = found->storage.offset +
                                        found->offset * bits / 8,
                              .crc_first = CATALOG_NONE,
                              .box = CATALOG_NONE};
+}
 
-    /* The checksum is that of the storage: only where it is that, whole. */
-    if (found->storage.has_crc && torch_found_contiguous(found) &&
-        torch_found_numel(found) * bits / 8 == found->storage.size) {
-        piece.crc_first =
-            reader->cat->files[found->file].crc_first + found->storage_index;
+/* The checksum in the archive is that of the storage: of use where the pieces
+ * from @a first on are that, whole. */
+static void set_crc(torch_reader_t *reader, const torch_found_t *found,
+                    uint64_t first)
+{
+    catalog_t *cat = reader->cat;
+
+    for (uint64_t p = first; p < cat->num_pieces; p++) {
+        catalog_piece_t *piece = &cat->pieces[p];
+
+        if (found->storage.has_crc && piece->offset == found->storage.offset &&
+            catalog_piece_bytes(cat, piece) == found->storage.size) {
+            piece->crc_first =
+                cat->files[found->file].crc_first + found->storage_index;
+        }
     }
-    return piece;
 }
 
 fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
                               const torch_found_t *found, uint64_t from,
                               uint64_t first, uint64_t count)
 {
-    catalog_piece_t piece = piece_of(reader, found, tensor);
+    catalog_piece_t piece = piece_of(found, tensor);
+    uint64_t before = reader->cat->num_pieces;
 
-    if (from != 0 || count != torch_found_numel(found)) {
-        piece.crc_first = CATALOG_NONE;
-    }
     piece.offset += from * fsdp_dtype_bits(found->dtype) / 8;
     piece.first = first;
     piece.count = count;
-    return catalog_add_piece(reader->cat, &piece, reader->err);
+    FSDP_TRY(catalog_add_piece(reader->cat, &piece, reader->err));
+    set_crc(reader, found, before);
+    return FSDP_OK;
 }
 
 static fsdp_status_t add_box(torch_reader_t *reader, uint64_t tensor,
                              const torch_found_t *found)
 {
-    catalog_piece_t piece = piece_of(reader, found, tensor);
+    catalog_piece_t piece = piece_of(found, tensor);
+    uint64_t before = reader->cat->num_pieces;
 
     if (torch_found_numel(found) == 0) {
         return FSDP_OK;
     }
-    return catalog_add_box(reader->cat, &piece, found->start, found->count,
-                           found->stride, reader->err);
+    FSDP_TRY(catalog_add_changed(reader->cat, &piece, found->start,
+                                 found->count, found->stride, found->change,
+                                 reader->err));
+    set_crc(reader, found, before);
+    return FSDP_OK;
 }
 
 /* Which bytes of which file, seen how. */
-static bool identity(const torch_found_t *found, map_t *map, uint64_t **key_p,
+static bool identity(const torch_found_t *found, uint64_t **key_p,
                      size_t *size_p)
 {
     size_t num = 6 + 4 * (size_t)found->ndim;
     uint64_t *key = calloc(num, sizeof(*key));
 
-    (void)map;
     if (key == NULL) {
         return false;
     }
@@ -354,7 +361,7 @@ static bool identity(const torch_found_t *found, map_t *map, uint64_t **key_p,
     key[1] = found->storage.offset;
     key[2] = found->offset;
     key[3] = (uint64_t)found->dtype;
-    key[4] = (uint64_t)found->kind;
+    key[4] = (uint64_t)found->kind << 8 | found->change;
     key[5] = found->ndim;
     memcpy(key + 6, found->whole, 4 * (size_t)found->ndim * sizeof(*key));
     *key_p = key;
@@ -387,7 +394,7 @@ static fsdp_status_t find_owner(torch_reader_t *reader,
     if (found == NULL) {
         return FSDP_OK;
     }
-    if (!identity(found, &reader->tensors, &key, &size)) {
+    if (!identity(found, &key, &size)) {
         return no_memory(reader);
     }
     if (map_get(&reader->tensors, key, size, &index)) {
@@ -493,8 +500,8 @@ static fsdp_status_t compare(torch_reader_t *reader, torch_found_t *a,
         return FSDP_OK;
     }
 
-    if (a->dtype != b->dtype || a->ndim != b->ndim || a->offset != b->offset ||
-        a->storage.size != b->storage.size ||
+    if (a->dtype != b->dtype || a->change != b->change || a->ndim != b->ndim ||
+        a->offset != b->offset || a->storage.size != b->storage.size ||
         memcmp(a->numbers, b->numbers, 4 * a->ndim * sizeof(*a->numbers)) !=
             0) {
         return FSDP_OK;

@@ -58,6 +58,7 @@ struct torch_found {
     uint32_t rank;
     bool empty; /* no box */
     bool replica;
+    unsigned change; /* CATALOG_NEG, CATALOG_CONJ */
     torch_storage_t storage;
     uint32_t storage_index;
     fsdp_dtype_t dtype;
