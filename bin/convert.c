@@ -67,7 +67,7 @@ static const char *const docs[] = {
 /* clang-format off */
 static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
-     "hdf5 (sharded), hdf5-file or safetensors (default: by the "
+     "hdf5 (sharded), hdf5-file, safetensors, dcp (default: by the "
      "target's name)", 0},
     {0}
 };
@@ -328,7 +328,8 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
     fsdp_strategy_t strategy = set->strategy;
     uint32_t shard = set->shard;
 
-    if (set->convert.format != FSDP_CKPT_HDF5) {
+    if (set->convert.format != FSDP_CKPT_HDF5 &&
+        set->convert.format != FSDP_CKPT_DCP) {
         return FSDP_OK;
     }
 

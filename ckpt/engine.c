@@ -260,13 +260,7 @@ static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
  * may pass in any order, and each is shifted by what lies behind it in its
  * block.
  */
-static uint32_t shift(uint32_t crc, uint64_t behind)
-{
-    return (behind == 0) ? crc : crc32c_join(crc, 0, behind);
-}
-
-/* The same for the checksums of a source. */
-static uint32_t shift_src(const catalog_t *src, uint32_t crc, uint64_t behind)
+static uint32_t shift(const catalog_t *src, uint32_t crc, uint64_t behind)
 {
     return (behind == 0)    ? crc
            : (src->crc_zip) ? crc32_zip_join(crc, 0, behind)
@@ -280,8 +274,8 @@ static uint64_t block_bytes(uint64_t piece_bytes, uint64_t block)
     return (rest < CATALOG_BLOCK) ? rest : CATALOG_BLOCK;
 }
 
-static uint64_t src_block_bytes(const catalog_t *src,
-                                const catalog_piece_t *piece, uint64_t block)
+static uint64_t sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
+                          uint64_t block)
 {
     uint64_t bytes = catalog_piece_bytes(src, piece);
 
@@ -295,7 +289,7 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
     uint64_t start = block * CATALOG_BLOCK;
-    uint64_t end = start + src_block_bytes(cat, piece, block);
+    uint64_t end = start + sum_bytes(cat, piece, block);
     uint64_t to = (end * 8 + bits - 1) / bits;
 
     snprintf(text, size, "tensor %s elements [%" PRIu64 ", %" PRIu64 ")",
@@ -342,11 +336,10 @@ static fsdp_status_t pass_src(run_t *run, uint32_t piece_index, uint64_t at,
     const catalog_piece_t *piece = &src->pieces[piece_index];
     uint64_t block = src->crc_zip ? 0 : at / CATALOG_BLOCK;
     uint64_t within = at - block * CATALOG_BLOCK, before;
-    uint64_t size = src_block_bytes(src, piece, block);
+    uint64_t size = sum_bytes(src, piece, block);
     uint64_t slot = piece->crc_first + block;
 
-    atomic_fetch_xor(&run->xors[slot],
-                     shift_src(src, crc, size - within - bytes));
+    atomic_fetch_xor(&run->xors[slot], shift(src, crc, size - within - bytes));
     before = atomic_fetch_add(&run->passed[slot], bytes);
     return (before + bytes == size) ? check_block(run, piece_index, block, err)
                                     : FSDP_OK;
@@ -378,11 +371,13 @@ static void pass_dst(run_t *run, uint32_t piece_index, uint64_t at,
 {
     catalog_t *dst = run->job->dst;
     const catalog_piece_t *piece = &dst->pieces[piece_index];
-    uint64_t block = at / CATALOG_BLOCK, within = at % CATALOG_BLOCK;
-    uint64_t size = block_bytes(catalog_piece_bytes(dst, piece), block);
+    uint64_t block = dst->crc_zip ? 0 : at / CATALOG_BLOCK;
+    uint64_t within = at - block * CATALOG_BLOCK;
+    uint64_t size = sum_bytes(dst, piece, block);
 
     __atomic_fetch_xor(&dst->crcs[piece->crc_first + block],
-                       shift(crc, size - within - bytes), __ATOMIC_RELAXED);
+                       shift(dst, crc, size - within - bytes),
+                       __ATOMIC_RELAXED);
 }
 
 static uint64_t to_block_end(uint64_t at)
@@ -415,12 +410,22 @@ static fsdp_status_t pass_both(run_t *run, const part_t *part, bool src,
              dst_byte = copy->dst + part->from;
 
     if (src && run->plan->src->crc_zip) {
-        FSDP_TRY(pass_bytes(run, copy->src_piece, src_byte, part->src,
-                            part->bytes, err));
-        if (!dst) {
-            return FSDP_OK;
+        uint32_t crc = crc32_zip(0, part->src, part->bytes);
+
+        FSDP_TRY(
+            pass_src(run, copy->src_piece, src_byte, part->bytes, crc, err));
+        if (dst && run->job->dst->crc_zip) {
+            pass_dst(run, copy->dst_piece, dst_byte, part->bytes, crc);
+            dst = false;
         }
         src = false;
+    } else if (dst && run->job->dst->crc_zip) {
+        pass_dst(run, copy->dst_piece, dst_byte, part->bytes,
+                 crc32_zip(0, part->src, part->bytes));
+        dst = false;
+    }
+    if (!src && !dst) {
+        return FSDP_OK;
     }
     for (uint64_t done = 0; done < part->bytes;) {
         uint64_t bytes = part->bytes - done;
@@ -452,6 +457,11 @@ static void pass_cast(run_t *run, const part_t *part)
     uint64_t total = dst_bytes(part->copy, part->bytes);
     uint64_t at = part->copy->dst + dst_bytes(part->copy, part->from);
 
+    if (run->job->dst->crc_zip) {
+        pass_dst(run, part->copy->dst_piece, at, total,
+                 crc32_zip(0, part->dst, total));
+        return;
+    }
     for (uint64_t done = 0, bytes; done < total; done += bytes) {
         bytes = to_block_end(at + done);
         if (bytes > total - done) {
@@ -965,7 +975,8 @@ fsdp_status_t engine_finish_file(catalog_t *dst, uint32_t index,
                                  const char *dir, fsdp_error_t *err)
 {
     bool has_crcs =
-        num == 0 || dst->pieces[pieces[0]].crc_first != CATALOG_NONE;
+        !dst->crc_zip &&
+        (num == 0 || dst->pieces[pieces[0]].crc_first != CATALOG_NONE);
     char *path = io_path("%s/%s", dir, dst->files[index].path);
     fsdp_status_t status;
     int fd;

@@ -111,6 +111,11 @@ libckptcore_la_SOURCES += \
 
 libckptcore_la_SOURCES += \
 	ckpt/format/dcp.c \
+	ckpt/format/dcp_archive.c \
+	ckpt/format/dcp_archive.h \
+	ckpt/format/dcp_write.c \
+	ckpt/pickle_write.c \
+	ckpt/pickle_write.h \
 	ckpt/format/dcp.h \
 	ckpt/format/dcp_meta.c \
 	ckpt/format/dcp_meta.h

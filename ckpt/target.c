@@ -59,6 +59,12 @@ static int by_rank_and_order(const void *a, const void *b, void *arg)
     return (left->first > right->first) - (left->first < right->first);
 }
 
+/* Checksums of a piece. */
+static uint64_t piece_sums(const catalog_t *cat, const catalog_piece_t *piece)
+{
+    return cat->crc_zip ? 1 : catalog_blocks(catalog_piece_bytes(cat, piece));
+}
+
 static fsdp_status_t make_room_for_crcs(catalog_t *cat, uint32_t file,
                                         const uint64_t *pieces, uint64_t num,
                                         fsdp_error_t *err)
@@ -66,8 +72,7 @@ static fsdp_status_t make_room_for_crcs(catalog_t *cat, uint32_t file,
     uint64_t blocks = 0;
 
     for (uint64_t i = 0; i < num; i++) {
-        blocks +=
-            catalog_blocks(catalog_piece_bytes(cat, &cat->pieces[pieces[i]]));
+        blocks += piece_sums(cat, &cat->pieces[pieces[i]]);
     }
     FSDP_TRY(catalog_add_crcs(cat, file, blocks, err));
 
@@ -76,7 +81,7 @@ static fsdp_status_t make_room_for_crcs(catalog_t *cat, uint32_t file,
         catalog_piece_t *piece = &cat->pieces[pieces[i]];
 
         piece->crc_first = (uint32_t)blocks;
-        blocks += catalog_blocks(catalog_piece_bytes(cat, piece));
+        blocks += piece_sums(cat, piece);
     }
 
     return FSDP_OK;

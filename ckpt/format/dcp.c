@@ -564,7 +564,11 @@ static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
     }
     for (uint64_t i = 0; i < meta->num_entries && status == FSDP_OK; i++) {
         loader->tensors[i] = CATALOG_NONE;
-        if (!meta->entries[i].is_bytes) {
+        if (meta->entries[i].owner != DCP_NONE) {
+            status = catalog_add_alias(
+                loader->cat, meta->entries[i].name,
+                meta->entries[meta->entries[i].owner].name, err);
+        } else if (!meta->entries[i].is_bytes) {
             status = add_tensor(loader, i, err);
         }
     }
@@ -834,4 +838,7 @@ const format_t format_dcp = {
     .probe = probe,
     .open = dcp_open,
     .is_dir = true,
+    .has_crcs = true,
+    .create = dcp_create,
+    .finish = dcp_finish,
 };

@@ -27,4 +27,10 @@ bool dcp_is_dir(const char *dir);
  */
 fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err);
 
+/* The writer, for the table of formats. */
+fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
+                         uint64_t num, const char *path, fsdp_error_t *err);
+fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,
+                         fsdp_error_t *err);
+
 #endif

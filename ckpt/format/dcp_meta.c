@@ -215,6 +215,7 @@ static fsdp_status_t read_entry(reader_t *reader, uint32_t index,
     size_t size;
     uint64_t at;
 
+    entry->owner = DCP_NONE;
     entry->name = pickle_str(pickle, key, &size);
     if (entry->name == NULL || strlen(entry->name) != size) {
         return bad(reader, NULL, "a tensor has a name that is no text", err);
@@ -448,6 +449,67 @@ static int by_place(const void *a, const void *b)
                      (left->offset < right->offset);
 }
 
+/* Of two with the same record the one that comes first owns it. */
+static int by_place_and_entry(const void *a, const void *b)
+{
+    const dcp_record_t *left = a, *right = b;
+    int order = by_place(a, b);
+
+    return (order != 0)
+               ? order
+               : (left->entry > right->entry) - (left->entry < right->entry);
+}
+
+/* Tensors of one storage may share their records, all of them: then the
+ * second one is another name of the first. */
+static fsdp_status_t share_records(reader_t *reader, fsdp_error_t *err)
+{
+    dcp_meta_t *meta = reader->meta;
+    uint64_t kept = 0;
+
+    for (uint64_t i = 0; i < meta->num_records; i++) {
+        const dcp_record_t *record = &meta->records[i];
+        const dcp_record_t *before =
+            (kept > 0) ? &meta->records[kept - 1] : NULL;
+        dcp_entry_t *entry = &meta->entries[record->entry];
+
+        if (before != NULL && before->file == record->file &&
+            before->offset == record->offset &&
+            before->length == record->length &&
+            before->entry != record->entry && !entry->is_bytes &&
+            (entry->owner == DCP_NONE || entry->owner == before->entry)) {
+            entry->owner = before->entry;
+            continue;
+        }
+        if (before != NULL && before->file == record->file &&
+            record->offset - before->offset < before->length) {
+            return bad(reader, entry->name,
+                       "its record lies in that of another one", err);
+        }
+        entry->owned++;
+        meta->records[kept++] = *record;
+    }
+    meta->num_records = kept;
+
+    for (uint64_t e = 0; e < meta->num_entries; e++) {
+        const dcp_entry_t *entry = &meta->entries[e], *owner;
+
+        if (entry->owner == DCP_NONE) {
+            continue;
+        }
+        owner = &meta->entries[entry->owner];
+        if (entry->owned > 0 || owner->owner != DCP_NONE || owner->is_bytes ||
+            entry->dtype != owner->dtype || entry->ndim != owner->ndim ||
+            memcmp(meta->dims + entry->dims_first,
+                   meta->dims + owner->dims_first,
+                   entry->ndim * sizeof(*meta->dims)) != 0) {
+            return bad(reader, entry->name,
+                       "shares records with a tensor that is another one", err);
+        }
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status_t read_records(reader_t *reader, fsdp_error_t *err)
 {
     const pickle_t *pickle = reader->pickle;
@@ -471,19 +533,9 @@ static fsdp_status_t read_records(reader_t *reader, fsdp_error_t *err)
 
     if (meta->num_records > 1) {
         qsort(meta->records, meta->num_records, sizeof(*meta->records),
-              by_place);
+              by_place_and_entry);
     }
-    for (uint64_t i = 1; i < meta->num_records; i++) {
-        const dcp_record_t *before = &meta->records[i - 1];
-        const dcp_record_t *record = &meta->records[i];
-
-        if (before->file == record->file &&
-            record->offset - before->offset < before->length) {
-            return bad(reader, meta->entries[record->entry].name,
-                       "its record lies in that of another one", err);
-        }
-    }
-    return FSDP_OK;
+    return share_records(reader, err);
 }
 
 fsdp_status_t dcp_meta_read(int fd, uint64_t size, const char *path,

@@ -22,6 +22,8 @@ typedef struct {
     uint32_t ndim;
     uint64_t dims_first; /* index into dcp_meta_t.dims */
     uint64_t numel;
+    uint32_t owner; /* another entry, whose records it shares; or DCP_NONE */
+    uint32_t owned; /* records that are its own */
 } dcp_entry_t;
 
 /* One archive. */

@@ -1,0 +1,501 @@
+/*
+ * Writing PyTorch's distributed checkpoints: a file for each rank, its chunks
+ * one archive after the other; then the values, in the first file; `.metadata`
+ * last.
+ *
+ * Archives have the CRC-32 of their data in front of it and behind it: room is
+ * left for both, and they are written when the data is.
+ */
+#include "config.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/format/dcp.h"
+#include "ckpt/format/dcp_archive.h"
+#include "ckpt/pickle_write.h"
+#include "ckpt/value.h"
+#include "lib/util/check.h"
+#include "lib/util/io.h"
+
+#define META       "torch.distributed.checkpoint.metadata"
+#define FILESYSTEM "torch.distributed.checkpoint.filesystem"
+
+/* --- Chunks ------------------------------------------------------------------- */
+
+/* A piece is rows of its tensor.
+ * @return false if it is not. */
+static bool rows_of(const catalog_t *cat, const catalog_piece_t *piece,
+                    uint64_t *start, uint64_t *count)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    const uint64_t *dims = cat->dims + tensor->dims_first;
+    uint64_t row;
+
+    if (tensor->ndim == 0) {
+        return true;
+    }
+
+    row = tensor->numel / dims[0];
+    memset(start, 0, tensor->ndim * sizeof(*start));
+    memcpy(count, dims, tensor->ndim * sizeof(*count));
+    start[0] = piece->first / row;
+    count[0] = piece->count / row;
+    return piece->first % row == 0 && piece->count % row == 0;
+}
+
+static fsdp_status_t make_archive(const catalog_t *cat,
+                                  const catalog_piece_t *piece,
+                                  dcp_archive_t *archive_p, fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    uint64_t start[FSDP_CKPT_MAX_NDIM], count[FSDP_CKPT_MAX_NDIM];
+    uint32_t crc32 =
+        (piece->crc_first != CATALOG_NONE) ? cat->crcs[piece->crc_first] : 0;
+
+    if (!rows_of(cat, piece, start, count)) {
+        return fsdp_error_set(err, FSDP_ERR_BAD_STATE,
+                              "tensor %s: a piece is not whole rows",
+                              tensor->name);
+    }
+
+    return dcp_archive_tensor((fsdp_dtype_t)tensor->dtype, tensor->ndim, count,
+                              catalog_piece_bytes(cat, piece), crc32, archive_p,
+                              err);
+}
+
+fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
+                         uint64_t num, const char *path, fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    uint64_t at = 0;
+    int fd;
+
+    for (uint64_t i = 0; i < num; i++) {
+        catalog_piece_t *piece = &cat->pieces[pieces[i]];
+        dcp_archive_t archive;
+
+        FSDP_TRY(make_archive(cat, piece, &archive, err));
+        piece->offset = at + archive.head_size;
+        at =
+            piece->offset + catalog_piece_bytes(cat, piece) + archive.tail_size;
+        dcp_archive_free(&archive);
+    }
+    cat->files[file].size = at;
+    cat->files[file].table = 0;
+
+    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
+    if (ftruncate(fd, (off_t)at) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
+                                path);
+    }
+    if (close(fd) != 0 && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
+    }
+    return status;
+}
+
+/* --- Finishing ------------------------------------------------------------------- */
+
+/* Where a record lies. */
+typedef struct {
+    uint64_t at, size;
+    bool is_there;
+} extent_t;
+
+typedef struct {
+    const catalog_t *cat;
+    const char *dir;
+    extent_t *pieces;
+    extent_t *values;
+    uint64_t value_end; /* of the first file */
+} finish_t;
+
+static fsdp_status_t no_memory(const finish_t *finish, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                          finish->dir);
+}
+
+static fsdp_status_t write_archive(finish_t *finish, uint64_t index, int fd,
+                                   const char *path, fsdp_error_t *err)
+{
+    const catalog_t *cat = finish->cat;
+    const catalog_piece_t *piece = &cat->pieces[index];
+    uint64_t bytes = catalog_piece_bytes(cat, piece);
+    dcp_archive_t archive;
+    fsdp_status_t status;
+
+    FSDP_TRY(make_archive(cat, piece, &archive, err));
+    finish->pieces[index] =
+        (extent_t){piece->offset - archive.head_size,
+                   archive.head_size + bytes + archive.tail_size, true};
+    status = io_pwrite(fd, archive.head, archive.head_size,
+                       piece->offset - archive.head_size, path, err);
+    if (status == FSDP_OK) {
+        status = io_pwrite(fd, archive.tail, archive.tail_size,
+                           piece->offset + bytes, path, err);
+    }
+    dcp_archive_free(&archive);
+    return status;
+}
+
+/* Values that hold tensors or objects of other classes are left out: their
+ * tensors are there by their names. */
+static fsdp_status_t write_value(finish_t *finish, uint64_t index, int fd,
+                                 const char *path, fsdp_error_t *err)
+{
+    const catalog_value_t *value = &finish->cat->values[index];
+    dcp_archive_t archive = {0};
+    fsdp_status_t status;
+    json_t *json;
+    bool known;
+
+    FSDP_TRY(
+        value_parse(value->name, value->json, strlen(value->json), &json, err));
+    status = dcp_archive_value(json, &known, &archive, err);
+    json_decref(json);
+    if (status != FSDP_OK || !known) {
+        return status;
+    }
+
+    finish->values[index] = (extent_t){
+        finish->value_end, archive.head_size + archive.tail_size, true};
+    status = io_pwrite(fd, archive.head, archive.head_size, finish->value_end,
+                       path, err);
+    if (status == FSDP_OK) {
+        status = io_pwrite(fd, archive.tail, archive.tail_size,
+                           finish->value_end + archive.head_size, path, err);
+    }
+    finish->value_end += archive.head_size + archive.tail_size;
+    dcp_archive_free(&archive);
+    return status;
+}
+
+static fsdp_status_t finish_file(finish_t *finish, uint32_t file,
+                                 fsdp_error_t *err)
+{
+    const catalog_t *cat = finish->cat;
+    char *path = io_path("%s/%s", finish->dir, cat->files[file].path);
+    fsdp_status_t status;
+    int fd;
+
+    if (path == NULL) {
+        return no_memory(finish, err);
+    }
+
+    status = io_open(path, O_RDWR, 0, &fd, err);
+    if (status != FSDP_OK) {
+        free(path);
+        return status;
+    }
+    for (uint64_t p = 0; p < cat->num_pieces && status == FSDP_OK; p++) {
+        if (cat->pieces[p].file == file) {
+            status = write_archive(finish, p, fd, path, err);
+        }
+    }
+    for (uint64_t v = 0; file == 0 && v < cat->num_values && status == FSDP_OK;
+         v++) {
+        status = write_value(finish, v, fd, path, err);
+    }
+    if (status == FSDP_OK) {
+        status = io_fsync(fd, path, err);
+    }
+    close(fd);
+    free(path);
+    return status;
+}
+
+/* --- .metadata ----------------------------------------------------------------------- */
+
+static void begin_object(pickle_writer_t *writer, const char *module,
+                         const char *name)
+{
+    pickle_write_class(writer, module, name);
+    pickle_write_op(writer, ')');
+    pickle_write_op(writer, '\x81');
+    pickle_write_op(writer, '}');
+    pickle_write_op(writer, '(');
+}
+
+static void end_object(pickle_writer_t *writer)
+{
+    pickle_write_op(writer, 'u');
+    pickle_write_op(writer, 'b');
+}
+
+static void write_key(pickle_writer_t *writer, uint32_t *memos, unsigned key)
+{
+    static const char *const keys[] = {
+        "properties", "size",   "chunks", "offsets", "sizes",
+        "fqn",        "offset", "index",  "length",  "relative_path",
+    };
+
+    pickle_write_again(writer, keys[key], &memos[key]);
+}
+
+enum {
+    KEY_PROPERTIES,
+    KEY_SIZE,
+    KEY_CHUNKS,
+    KEY_OFFSETS,
+    KEY_SIZES,
+    KEY_FQN,
+    KEY_OFFSET,
+    KEY_INDEX,
+    KEY_LENGTH,
+    KEY_PATH,
+    NUM_KEYS
+};
+
+static void write_size(pickle_writer_t *writer, const uint64_t *values,
+                       unsigned num)
+{
+    pickle_write_class(writer, "torch", "Size");
+    pickle_write_ints(writer, values, num);
+    pickle_write_op(writer, '\x85');
+    pickle_write_op(writer, 'R');
+}
+
+static void write_properties(pickle_writer_t *writer, fsdp_dtype_t dtype)
+{
+    pickle_write_class(writer, META, "TensorProperties");
+    pickle_write_op(writer, ')');
+    pickle_write_op(writer, '\x81');
+    pickle_write_op(writer, '(');
+    pickle_write_class(writer, "torch", dcp_dtype_name(dtype));
+    pickle_write_class(writer, "torch.serialization", "_get_layout");
+    pickle_write_text(writer, "torch.strided");
+    pickle_write_op(writer, '\x85');
+    pickle_write_op(writer, 'R');
+    pickle_write_bool(writer, false);
+    pickle_write_class(writer, META, "_MEM_FORMAT_ENCODING");
+    pickle_write_int(writer, 0);
+    pickle_write_op(writer, '\x85');
+    pickle_write_op(writer, 'R');
+    pickle_write_bool(writer, false);
+    pickle_write_op(writer, 't');
+    pickle_write_op(writer, 'b');
+}
+
+static void write_chunk(pickle_writer_t *writer, uint32_t *memos, unsigned ndim,
+                        const uint64_t *start, const uint64_t *count)
+{
+    begin_object(writer, META, "ChunkStorageMetadata");
+    write_key(writer, memos, KEY_OFFSETS);
+    write_size(writer, start, ndim);
+    write_key(writer, memos, KEY_SIZES);
+    write_size(writer, count, ndim);
+    end_object(writer);
+}
+
+static void write_tensor(pickle_writer_t *writer, uint32_t *memos,
+                         const catalog_t *cat, const catalog_tensor_t *tensor)
+{
+    uint64_t start[FSDP_CKPT_MAX_NDIM] = {0}, count[FSDP_CKPT_MAX_NDIM];
+    const uint64_t *dims = cat->dims + tensor->dims_first;
+
+    begin_object(writer, META, "TensorStorageMetadata");
+    write_key(writer, memos, KEY_PROPERTIES);
+    write_properties(writer, (fsdp_dtype_t)tensor->dtype);
+    write_key(writer, memos, KEY_SIZE);
+    write_size(writer, dims, tensor->ndim);
+    write_key(writer, memos, KEY_CHUNKS);
+    pickle_write_op(writer, ']');
+    pickle_write_op(writer, '(');
+    for (uint32_t i = 0; i < tensor->piece_count; i++) {
+        (void)rows_of(cat, &cat->pieces[tensor->piece_first + i], start, count);
+        write_chunk(writer, memos, tensor->ndim, start, count);
+    }
+    if (tensor->piece_count == 0) {
+        write_chunk(writer, memos, tensor->ndim, start, dims);
+    }
+    pickle_write_op(writer, 'e');
+    end_object(writer);
+}
+
+static void write_entries(pickle_writer_t *writer, uint32_t *memos,
+                          const finish_t *finish)
+{
+    const catalog_t *cat = finish->cat;
+
+    pickle_write_op(writer, '}');
+    pickle_write_op(writer, '(');
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        pickle_write_text(writer, cat->tensors[t].name);
+        write_tensor(writer, memos, cat, &cat->tensors[t]);
+    }
+    for (uint64_t i = 0; i < cat->num_aliases; i++) {
+        pickle_write_text(writer, cat->aliases[i].name);
+        write_tensor(writer, memos, cat, &cat->tensors[cat->aliases[i].tensor]);
+    }
+    for (uint64_t v = 0; v < cat->num_values; v++) {
+        if (finish->values[v].is_there) {
+            pickle_write_text(writer, cat->values[v].name);
+            pickle_write_class(writer, META, "BytesStorageMetadata");
+            pickle_write_op(writer, ')');
+            pickle_write_op(writer, '\x81');
+        }
+    }
+    pickle_write_op(writer, 'u');
+}
+
+static void write_place(pickle_writer_t *writer, uint32_t *memos,
+                        const char *path, uint32_t *path_memo,
+                        const extent_t *extent)
+{
+    begin_object(writer, FILESYSTEM, "_StorageInfo");
+    write_key(writer, memos, KEY_PATH);
+    pickle_write_again(writer, path, path_memo);
+    write_key(writer, memos, KEY_OFFSET);
+    pickle_write_int(writer, (int64_t)extent->at);
+    write_key(writer, memos, KEY_LENGTH);
+    pickle_write_int(writer, (int64_t)extent->size);
+    end_object(writer);
+}
+
+/* The records of a tensor, by its name or another one. */
+static void write_records(pickle_writer_t *writer, uint32_t *memos,
+                          const finish_t *finish, const char *name,
+                          const catalog_tensor_t *tensor, uint32_t *path_memos)
+{
+    uint64_t start[FSDP_CKPT_MAX_NDIM] = {0}, count[FSDP_CKPT_MAX_NDIM];
+    const catalog_t *cat = finish->cat;
+    uint32_t memo = UINT32_MAX;
+
+    for (uint32_t i = 0; i < tensor->piece_count; i++) {
+        const catalog_piece_t *piece = &cat->pieces[tensor->piece_first + i];
+
+        (void)rows_of(cat, piece, start, count);
+        begin_object(writer, META, "MetadataIndex");
+        write_key(writer, memos, KEY_FQN);
+        pickle_write_again(writer, name, &memo);
+        write_key(writer, memos, KEY_OFFSET);
+        write_size(writer, start, tensor->ndim);
+        write_key(writer, memos, KEY_INDEX);
+        pickle_write_int(writer, i);
+        end_object(writer);
+        write_place(writer, memos, cat->files[piece->file].path,
+                    &path_memos[piece->file],
+                    &finish->pieces[tensor->piece_first + i]);
+    }
+}
+
+static void write_storage(pickle_writer_t *writer, uint32_t *memos,
+                          const finish_t *finish, uint32_t *path_memos)
+{
+    const catalog_t *cat = finish->cat;
+
+    pickle_write_op(writer, '}');
+    pickle_write_op(writer, '(');
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        write_records(writer, memos, finish, cat->tensors[t].name,
+                      &cat->tensors[t], path_memos);
+    }
+    for (uint64_t i = 0; i < cat->num_aliases; i++) {
+        write_records(writer, memos, finish, cat->aliases[i].name,
+                      &cat->tensors[cat->aliases[i].tensor], path_memos);
+    }
+    for (uint64_t v = 0; v < cat->num_values; v++) {
+        if (finish->values[v].is_there) {
+            begin_object(writer, META, "MetadataIndex");
+            write_key(writer, memos, KEY_FQN);
+            pickle_write_text(writer, cat->values[v].name);
+            write_key(writer, memos, KEY_OFFSET);
+            pickle_write_op(writer, 'N');
+            write_key(writer, memos, KEY_INDEX);
+            pickle_write_op(writer, 'N');
+            end_object(writer);
+            write_place(writer, memos, cat->files[0].path, &path_memos[0],
+                        &finish->values[v]);
+        }
+    }
+    pickle_write_op(writer, 'u');
+}
+
+/* The true path of each name: the name itself, as one key. */
+static void write_paths(pickle_writer_t *writer, const finish_t *finish)
+{
+    const catalog_t *cat = finish->cat;
+    uint64_t num = cat->num_tensors + cat->num_aliases + cat->num_values;
+
+    pickle_write_op(writer, '}');
+    pickle_write_op(writer, '(');
+    for (uint64_t i = 0; i < num; i++) {
+        uint64_t a = i - cat->num_tensors, v = a - cat->num_aliases;
+        const char *name = (i < cat->num_tensors)   ? cat->tensors[i].name
+                           : (a < cat->num_aliases) ? cat->aliases[a].name
+                                                    : cat->values[v].name;
+
+        if (i < cat->num_tensors + cat->num_aliases ||
+            finish->values[v].is_there) {
+            pickle_write_text(writer, name);
+            pickle_write_text(writer, name);
+            pickle_write_op(writer, '\x85');
+        }
+    }
+    pickle_write_op(writer, 'u');
+}
+
+static fsdp_status_t write_metadata(const finish_t *finish, fsdp_error_t *err)
+{
+    const catalog_t *cat = finish->cat;
+    uint32_t memos[NUM_KEYS];
+    uint32_t *path_memos = malloc((cat->num_files + 1ul) * sizeof(*path_memos));
+    char *path = io_path("%s/" DCP_METADATA, finish->dir);
+    pickle_writer_t writer;
+    fsdp_status_t status;
+
+    if (path_memos == NULL || path == NULL) {
+        free(path_memos);
+        free(path);
+        return no_memory(finish, err);
+    }
+
+    memset(memos, 0xff, sizeof(memos));
+    memset(path_memos, 0xff, (cat->num_files + 1ul) * sizeof(*path_memos));
+    pickle_write_begin(&writer, 4);
+    begin_object(&writer, META, "Metadata");
+    pickle_write_text(&writer, "state_dict_metadata");
+    write_entries(&writer, memos, finish);
+    pickle_write_text(&writer, "planner_data");
+    write_paths(&writer, finish);
+    pickle_write_text(&writer, "storage_data");
+    write_storage(&writer, memos, finish, path_memos);
+    pickle_write_text(&writer, "storage_meta");
+    pickle_write_op(&writer, 'N');
+    end_object(&writer);
+    status = pickle_write_end(&writer)
+                 ? io_replace_file(path, writer.data, writer.size, err)
+                 : no_memory(finish, err);
+    pickle_write_free(&writer);
+    free(path_memos);
+    free(path);
+    return status;
+}
+
+fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,
+                         fsdp_error_t *err)
+{
+    finish_t finish = {.cat = cat, .dir = dir};
+    fsdp_status_t status = FSDP_OK;
+
+    finish.pieces = calloc(cat->num_pieces + 1, sizeof(*finish.pieces));
+    finish.values = calloc(cat->num_values + 1, sizeof(*finish.values));
+    finish.value_end = (cat->num_files > 0) ? cat->files[0].size : 0;
+    if (finish.pieces == NULL || finish.values == NULL) {
+        status = no_memory(&finish, err);
+    }
+    for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
+        status = finish_file(&finish, f, err);
+    }
+    if (status == FSDP_OK) {
+        status = write_metadata(&finish, err);
+    }
+    free(finish.pieces);
+    free(finish.values);
+    return status;
+}
