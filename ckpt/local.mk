@@ -66,6 +66,7 @@ libckptcore_la_SOURCES = \
 	ckpt/torch_sharded.c \
 	ckpt/torch_value.c \
 	ckpt/verify_pass.c \
+	ckpt/verify_zip.c \
 	ckpt/zip.c \
 	ckpt/zip.h \
 	lib/util/fsdp_status.h \

@@ -125,6 +125,7 @@ static fsdp_status_t read_zip(torch_file_t *file, int fd, const zip_t *zip,
         return status;
     }
 
+    file->checked = object->size;
     file->storages = calloc(zip->num, sizeof(*file->storages));
     if (file->storages == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",

@@ -16,7 +16,8 @@ typedef struct {
 
 typedef struct {
     char *path;
-    uint64_t size; /* of the file */
+    uint64_t size;    /* of the file */
+    uint64_t checked; /* bytes whose checksum was compared */
     bool is_zip;
     pickle_t *pickle;
     torch_storage_t *storages;

@@ -349,8 +349,8 @@ static fsdp_status_t check_segments(worker_t *worker, place_t place,
 
     while (left > 0) {
         segment_t segment = segment_at(pass, &place);
-        bool has_crc = segment.piece != NULL && !pass->cat->crc_zip &&
-                       segment.piece->crc_first != CATALOG_NONE;
+        bool has_crc =
+            segment.piece != NULL && segment.piece->crc_first != CATALOG_NONE;
 
         if (has_crc) {
             uint32_t crc = crc32c(0, data, segment.bytes);
@@ -606,7 +606,7 @@ static uint64_t count_unchecked(const pass_t *pass)
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         const catalog_piece_t *piece = &cat->pieces[p];
 
-        if (!cat->files[piece->file].has_crc && !cat->crc_zip &&
+        if (!cat->files[piece->file].has_crc &&
             piece->crc_first != CATALOG_NONE) {
             bytes -= catalog_piece_bytes(cat, piece);
         }
@@ -631,6 +631,9 @@ fsdp_status_t verify_pass(verify_t *verify, const catalog_t *cat, bool *good,
     pass_t pass = {.verify = verify, .cat = cat, .good = good};
     fsdp_status_t status;
 
+    if (cat->crc_zip) {
+        return verify_zip(verify, cat, good, err);
+    }
     FSDP_TRY_GOTO(order_pieces(&pass, err), done);
     FSDP_TRY_GOTO(choose_keys(&pass, err), done);
     add_constants(&pass, digests);

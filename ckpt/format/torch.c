@@ -142,13 +142,14 @@ static fsdp_status_t find_storage(torch_reader_t *reader, const char *what,
                                   torch_found_t *found)
 {
     const torch_file_t *file = reader->file;
+    uint32_t index;
 
-    if (!torch_file_find(file, tensor->key, &found->storage_index)) {
+    if (!torch_file_find(file, tensor->key, &index)) {
         return fsdp_error_set(reader->err, FSDP_ERR_CORRUPT,
                               "%s: its storage %s is not in the file", what,
                               tensor->key);
     }
-    found->storage = file->storages[found->storage_index];
+    found->storage = file->storages[index];
     if (found->storage.size != tensor->storage_bytes) {
         return fsdp_error_set(
             reader->err, FSDP_ERR_CORRUPT,
@@ -255,14 +256,7 @@ static fsdp_status_t read_opened(torch_reader_t *reader)
 
     FSDP_TRY(catalog_add_file(cat, reader->member->name, file->size,
                               &reader->index, reader->err));
-    if (file->is_zip) {
-        FSDP_TRY(catalog_add_crcs(cat, reader->index, file->num_storages,
-                                  reader->err));
-        for (uint32_t i = 0; i < file->num_storages; i++) {
-            cat->crcs[cat->files[reader->index].crc_first + i] =
-                file->storages[i].crc32;
-        }
-    }
+    cat->files[reader->index].checked = file->checked;
     return torch_walk(file->pickle, pickle_root(file->pickle),
                       reader->member->prefix, on_tensor, on_value, reader,
                       reader->err);
@@ -300,20 +294,63 @@ static catalog_piece_t piece_of(const torch_found_t *found, uint64_t tensor)
 
 /* The checksum in the archive is that of the storage: of use where the pieces
  * from @a first on are that, whole. */
-static void set_crc(torch_reader_t *reader, const torch_found_t *found,
-                    uint64_t first)
+static fsdp_status_t set_crc(torch_reader_t *reader, const torch_found_t *found,
+                             uint64_t first)
 {
     catalog_t *cat = reader->cat;
+    struct torch_sum *larger;
 
     for (uint64_t p = first; p < cat->num_pieces; p++) {
-        catalog_piece_t *piece = &cat->pieces[p];
+        const catalog_piece_t *piece = &cat->pieces[p];
 
-        if (found->storage.has_crc && piece->offset == found->storage.offset &&
-            catalog_piece_bytes(cat, piece) == found->storage.size) {
-            piece->crc_first =
-                cat->files[found->file].crc_first + found->storage_index;
+        if (!found->storage.has_crc || piece->offset != found->storage.offset ||
+            catalog_piece_bytes(cat, piece) != found->storage.size) {
+            continue;
         }
+        if (reader->num_sums == reader->max_sums) {
+            uint64_t max = 2 * reader->max_sums + 64;
+
+            larger = realloc(reader->sums, max * sizeof(*larger));
+            if (larger == NULL) {
+                return no_memory(reader);
+            }
+            reader->sums = larger;
+            reader->max_sums = max;
+        }
+        reader->sums[reader->num_sums++] =
+            (struct torch_sum){.piece = p, .crc32 = found->storage.crc32};
     }
+
+    return FSDP_OK;
+}
+
+/* Each piece has a checksum of its own, also where two are one storage: how
+ * far a checksum has come is counted with it. */
+static fsdp_status_t add_sums(torch_reader_t *reader)
+{
+    catalog_t *cat = reader->cat;
+    uint64_t *nums = calloc(cat->num_files + 1ul, sizeof(*nums));
+    fsdp_status_t status = FSDP_OK;
+
+    if (nums == NULL) {
+        return no_memory(reader);
+    }
+    for (uint64_t i = 0; i < reader->num_sums; i++) {
+        nums[cat->pieces[reader->sums[i].piece].file]++;
+    }
+    for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
+        status = catalog_add_crcs(cat, f, nums[f], reader->err);
+        nums[f] = 0;
+    }
+    for (uint64_t i = 0; i < reader->num_sums && status == FSDP_OK; i++) {
+        catalog_piece_t *piece = &cat->pieces[reader->sums[i].piece];
+
+        piece->crc_first =
+            cat->files[piece->file].crc_first + (uint32_t)nums[piece->file]++;
+        cat->crcs[piece->crc_first] = reader->sums[i].crc32;
+    }
+    free(nums);
+    return status;
 }
 
 fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
@@ -327,8 +364,7 @@ fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
     piece.first = first;
     piece.count = count;
     FSDP_TRY(catalog_add_piece(reader->cat, &piece, reader->err));
-    set_crc(reader, found, before);
-    return FSDP_OK;
+    return set_crc(reader, found, before);
 }
 
 static fsdp_status_t add_box(torch_reader_t *reader, uint64_t tensor,
@@ -343,8 +379,7 @@ static fsdp_status_t add_box(torch_reader_t *reader, uint64_t tensor,
     FSDP_TRY(catalog_add_changed(reader->cat, &piece, found->start,
                                  found->count, found->stride, found->change,
                                  reader->err));
-    set_crc(reader, found, before);
-    return FSDP_OK;
+    return set_crc(reader, found, before);
 }
 
 /* Which bytes of which file, seen how. */
@@ -605,6 +640,7 @@ static void reader_free(torch_reader_t *reader)
         free(reader->items[i].name);
     }
     free(reader->items);
+    free(reader->sums);
     map_free(&reader->names);
     map_free(&reader->tensors);
     map_free(&reader->boxes);
@@ -696,6 +732,9 @@ static fsdp_status_t open_torch(const char *path, catalog_t *cat,
     }
     if (status == FSDP_OK) {
         status = add_all(&reader);
+    }
+    if (status == FSDP_OK) {
+        status = add_sums(&reader);
     }
     if (status == FSDP_OK) {
         cat->mesh.world = 0;

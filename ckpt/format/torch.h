@@ -60,7 +60,6 @@ struct torch_found {
     bool replica;
     unsigned change; /* CATALOG_NEG, CATALOG_CONJ */
     torch_storage_t storage;
-    uint32_t storage_index;
     fsdp_dtype_t dtype;
     uint32_t ndim;
     uint64_t offset;                          /* elements of the storage */
@@ -81,7 +80,12 @@ typedef struct {
     uint64_t num, max;
     map_t names; /* to items */
     uint32_t num_ranks;
-    map_t tensors;      /* identity to item: which share their bytes */
+    map_t tensors;     /* identity to item: which share their bytes */
+    struct torch_sum { /* pieces that are a whole storage */
+        uint64_t piece;
+        uint32_t crc32;
+    } * sums;
+    uint64_t num_sums, max_sums;
     map_t boxes;        /* that were added */
     torch_file_t *file; /* the one that is being read */
     const torch_member_t *member;
