@@ -23,6 +23,7 @@ static const format_t *const formats[] = {
     &format_safetensors,
     &format_dcp,
     &format_zero,
+    &format_universal,
     &format_llmc,
     &format_torch,
 };

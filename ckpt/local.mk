@@ -125,6 +125,7 @@ libckptcore_la_SOURCES += \
 libckptcore_la_SOURCES += \
 	ckpt/format/llmc.c \
 	ckpt/format/llmc.h \
+	ckpt/format/universal.c \
 	ckpt/format/zero.c \
 	ckpt/format/zero.h \
 	ckpt/format/zero_file.c \
