@@ -16,9 +16,14 @@ typedef struct {
     const char *path;
     const char *manifest;
     const char *recipe;
+    bool clean;
+    uint64_t minutes;
 } settings_t;
 
-enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE };
+enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE, OPTION_CLEAN };
+
+#define CLEAN_MINUTES 60 /* that nothing was written */
+#define MINUTES_MOST  (366ull * 24 * 60)
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -27,6 +32,9 @@ static const struct argp_option options[] = {
      "says", 0},
     {"recipe", OPTION_RECIPE, "FILE", 0,
      "FILE says what the flat parameters of PyTorch's FSDP1 are made of", 0},
+    {"clean", OPTION_CLEAN, "MINUTES", OPTION_ARG_OPTIONAL,
+     "Remove first what interrupted saves left in a directory of checkpoints "
+     "and was not touched for MINUTES (default 60)", 0},
     {0}
 };
 /* clang-format on */
@@ -52,6 +60,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_MANIFEST:
         set->manifest = text;
         return 0;
+    case OPTION_CLEAN:
+        set->clean = true;
+        set->minutes = (text == NULL)
+                           ? CLEAN_MINUTES
+                           : cli_parse_count(state, "the number of minutes",
+                                             text, 0, MINUTES_MOST);
+        return 0;
     case OPTION_RECIPE:
         set->recipe = text;
         return 0;
@@ -67,6 +82,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (set->recipe != NULL && set->manifest == NULL) {
             argp_error(state, "--recipe goes with --manifest");
+        }
+        if (set->clean && set->manifest != NULL) {
+            argp_error(state, "--clean and --manifest do not go together");
         }
         return 0;
     default:
@@ -157,12 +175,36 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
     free(rate);
 }
 
+static bool tell_removed(const char *path, const char *text, void *arg)
+{
+    const settings_t *set = arg;
+    char *clean;
+
+    if (!set->tool.quiet && !set->tool.json) {
+        clean = cli_printable(path);
+        printf("removed %s: %s\n", clean, text);
+        free(clean);
+    }
+
+    return true;
+}
+
 static int verify(settings_t *set)
 {
     fsdp_ckpt_verify_result_t result = {0};
     gather_t gather = {.tool = &set->tool, .json = json_array()};
     fsdp_status_t status;
+    uint64_t removed;
     fsdp_error_t err;
+
+    if (set->clean) {
+        status = fsdp_ckpt_clean(set->path, 60.0 * (double)set->minutes,
+                                 tell_removed, set, &removed, &err);
+        if (status != FSDP_OK) {
+            json_decref(gather.json);
+            return tool_fail(&set->tool, &err);
+        }
+    }
 
     tool_begin(&set->tool, "verifying");
     status = fsdp_ckpt_verify(set->path, &set->tool.engine, add_finding,

@@ -39,7 +39,9 @@ bin_PROGRAMS += \
 	bin/fsdp-consolidate \
 	bin/fsdp-convert \
 	bin/fsdp-diff \
+	bin/fsdp-latest \
 	bin/fsdp-ls \
+	bin/fsdp-prune \
 	bin/fsdp-reshard \
 	bin/fsdp-verify
 # End of bin_PROGRAMS
@@ -59,6 +61,14 @@ bin_fsdp_reshard_LDADD = $(ckpt_tool_LDADD)
 bin_fsdp_diff_SOURCES = bin/fsdp-diff.c
 bin_fsdp_diff_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
 bin_fsdp_diff_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_latest_SOURCES = bin/fsdp-latest.c
+bin_fsdp_latest_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_latest_LDADD = $(ckpt_tool_LDADD)
+
+bin_fsdp_prune_SOURCES = bin/fsdp-prune.c
+bin_fsdp_prune_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
+bin_fsdp_prune_LDADD = $(ckpt_tool_LDADD)
 
 bin_fsdp_ls_SOURCES = bin/fsdp-ls.c
 bin_fsdp_ls_CPPFLAGS = $(ckpt_tool_CPPFLAGS)

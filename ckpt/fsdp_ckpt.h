@@ -475,6 +475,90 @@ FSDP_API fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
                                       fsdp_ckpt_diff_result_t *result_p,
                                       fsdp_error_t *err);
 
+/* --- A directory of checkpoints ---------------------------------------------- */
+
+/* Told of what is found, or was done or would be; false stops the call. */
+typedef bool (*fsdp_ckpt_entry_f)(const char *path, const char *text,
+                                  void *arg);
+
+typedef struct {
+    size_t size; /* FSDP_CKPT_LATEST_INIT sets it */
+    bool deep;   /* valid is what fsdp_ckpt_verify() has no finding of; else
+                    what opens: sizes, coverage, checksums of tables */
+    bool repair; /* make DIR/latest name it if that does not */
+    fsdp_ckpt_entry_f skipped; /* newer ones, with what is wrong; may be NULL */
+    void *arg;
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_latest_config_t;
+
+#define FSDP_CKPT_LATEST_INIT                     \
+    {                                             \
+        .size = sizeof(fsdp_ckpt_latest_config_t) \
+    }
+
+typedef struct {
+    char path[4096]; /* DIR/step-N */
+    int64_t step;
+    bool repaired; /* DIR/latest was written */
+} fsdp_ckpt_latest_result_t;
+
+/**
+ * The newest valid checkpoint of a directory of checkpoints: the step-N of the
+ * highest number.
+ *
+ * @return FSDP_ERR_NOT_FOUND if there is none.
+ */
+FSDP_API fsdp_status_t
+fsdp_ckpt_latest(const char *dir, const fsdp_ckpt_latest_config_t *config,
+                 fsdp_ckpt_latest_result_t *result_p, fsdp_error_t *err);
+
+typedef struct {
+    size_t size;         /* FSDP_CKPT_PRUNE_INIT sets it */
+    uint64_t keep_last;  /* that many valid ones, at least 1 */
+    uint64_t keep_every; /* and all whose step is a multiple of it; 0: none */
+    bool deep;           /* as above */
+    bool damaged;        /* remove damaged ones too */
+    bool dry_run;
+    fsdp_ckpt_entry_f removed; /* each, before it is; may be NULL */
+    fsdp_ckpt_entry_f kept;    /* each, and why; may be NULL */
+    void *arg;
+    fsdp_ckpt_engine_t engine;
+} fsdp_ckpt_prune_config_t;
+
+#define FSDP_CKPT_PRUNE_INIT                     \
+    {                                            \
+        .size = sizeof(fsdp_ckpt_prune_config_t) \
+    }
+
+typedef struct {
+    uint64_t kept;
+    uint64_t removed; /* would be, in a dry run */
+    uint64_t bytes;   /* of those */
+} fsdp_ckpt_prune_result_t;
+
+/**
+ * Remove old checkpoints from a directory of them.  The newest valid one, the
+ * one that DIR/latest names, and damaged ones stay.  A checkpoint is first
+ * renamed to .tmp-*, so that what is half removed is never taken for one.
+ *
+ * @return FSDP_ERR_NOT_FOUND if there is no valid one: then nothing is done.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_prune(const char *dir,
+                                       const fsdp_ckpt_prune_config_t *config,
+                                       fsdp_ckpt_prune_result_t *result_p,
+                                       fsdp_error_t *err);
+
+/**
+ * Remove what interrupted saves, conversions and prunes left in a directory:
+ * .tmp-*, in which nothing was written for @a age seconds.
+ *
+ * @param removed    Each, before it is removed; may be NULL.
+ * @param removed_p  How many.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_clean(const char *dir, double age,
+                                       fsdp_ckpt_entry_f removed, void *arg,
+                                       uint64_t *removed_p, fsdp_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

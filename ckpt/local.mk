@@ -39,6 +39,7 @@ libckptcore_la_SOURCES = \
 	ckpt/fsdp_layout.h \
 	ckpt/gather.c \
 	ckpt/gather.h \
+	ckpt/keep.c \
 	ckpt/layout.c \
 	ckpt/number.c \
 	ckpt/pickle.c \

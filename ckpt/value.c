@@ -242,6 +242,30 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static void free_texts(char **texts, size_t num)
+{
+    for (size_t i = 0; texts != NULL && i < num; i++) {
+        free(texts[i]);
+    }
+    free(texts);
+}
+
+/* A manifest has a set's members as Python writes them: {1, 'a'} may be
+ * ["1", "'a'"]. */
+static char *member_text(const json_t *member)
+{
+    const char *text = json_string_value(member);
+    size_t size = (text != NULL) ? strlen(text) : 0;
+
+    if (text == NULL) {
+        return dump(member, JSON_SORT_KEYS);
+    }
+
+    return (size >= 2 && text[0] == '\'' && text[size - 1] == '\'')
+               ? strndup(text + 1, size - 2)
+               : strdup(text);
+}
+
 /* Members as texts, sorted; NULL: no memory or no array. */
 static char **sorted_members(const json_t *set)
 {
@@ -249,23 +273,16 @@ static char **sorted_members(const json_t *set)
     char **texts = calloc(num + 1, sizeof(*texts));
 
     for (size_t i = 0; texts != NULL && i < num; i++) {
-        texts[i] = dump(json_array_get(set, i), JSON_SORT_KEYS);
+        texts[i] = member_text(json_array_get(set, i));
         if (texts[i] == NULL) {
-            texts[i] = strdup("");
+            free_texts(texts, i);
+            return NULL;
         }
     }
     if (texts != NULL) {
         qsort(texts, num, sizeof(*texts), by_text);
     }
     return texts;
-}
-
-static void free_texts(char **texts, size_t num)
-{
-    for (size_t i = 0; texts != NULL && i < num; i++) {
-        free(texts[i]);
-    }
-    free(texts);
 }
 
 static bool equal_sets(const json_t *a, const json_t *b)

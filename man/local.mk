@@ -4,7 +4,9 @@ dist_man_MANS += \
 	man/fsdp-consolidate.1 \
 	man/fsdp-convert.1 \
 	man/fsdp-diff.1 \
+	man/fsdp-latest.1 \
 	man/fsdp-ls.1 \
+	man/fsdp-prune.1 \
 	man/fsdp-reshard.1 \
 	man/fsdp-verify.1
 # End of dist_man_MANS of the checkpoint tools

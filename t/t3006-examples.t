@@ -18,7 +18,7 @@ test_expect_success 'make a checkpoint' '
 	ckpt_make made
 '
 
-for page in ls verify diff convert reshard consolidate; do
+for page in ls verify diff convert reshard consolidate latest prune; do
 	examples "$FSDP_SRCDIR/man/fsdp-$page.1" >"$page.examples"
 	test_expect_success "fsdp-$page.1 has examples of it" '
 		grep "^fsdp-$page " $page.examples
