@@ -20,6 +20,7 @@
 static const format_t *const formats[] = {
     &format_hdf5,
     &format_hdf5_file,
+    &format_dcp_hf,
     &format_safetensors,
     &format_dcp,
     &format_zero,

@@ -76,6 +76,7 @@ extern const format_t format_hdf5;      /* ours, sharded */
 extern const format_t format_hdf5_file; /* one file of plain datasets */
 extern const format_t format_safetensors;
 extern const format_t format_dcp;
+extern const format_t format_dcp_hf; /* its Hugging Face form, sharded */
 extern const format_t format_zero;
 extern const format_t format_universal;
 extern const format_t format_llmc;

@@ -115,6 +115,7 @@ libckptcore_la_SOURCES += \
 	ckpt/format/dcp.c \
 	ckpt/format/dcp_archive.c \
 	ckpt/format/dcp_archive.h \
+	ckpt/format/dcp_hf.c \
 	ckpt/format/dcp_write.c \
 	ckpt/pickle_write.c \
 	ckpt/pickle_write.h \

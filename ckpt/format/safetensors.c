@@ -96,25 +96,8 @@ static bool probe(const format_look_t *look)
 
 /* --- Reading one file ------------------------------------------------------------ */
 
-/* A tensor as the header has it; pointers into the JSON. */
-typedef struct {
-    const char *name;
-    fsdp_dtype_t dtype;
-    uint64_t begin, end; /* of the data */
-    json_t *shape;
-} entry_t;
-
-typedef struct {
-    const char *path;
-    uint64_t data;      /* where the data begins */
-    uint64_t data_size; /* to the end of the file */
-    json_t *header;
-    entry_t *entries; /* sorted by range */
-    size_t num;
-} file_t;
-
-static fsdp_status_t bad(const file_t *file, const char *name, const char *what,
-                         fsdp_error_t *err)
+static fsdp_status_t bad(const safetensors_file_t *file, const char *name,
+                         const char *what, fsdp_error_t *err)
 {
     errno = 0;
     return (name != NULL)
@@ -134,15 +117,16 @@ static bool get_u64(const json_t *value, uint64_t *number_p)
     return true;
 }
 
-static fsdp_status_t parse_entry(const file_t *file, const char *name,
-                                 const json_t *value, entry_t *entry,
-                                 fsdp_error_t *err)
+static fsdp_status_t parse_entry(const safetensors_file_t *file,
+                                 const char *name, const json_t *value,
+                                 safetensors_entry_t *entry, fsdp_error_t *err)
 {
     const char *dtype = json_string_value(json_object_get(value, "dtype"));
     const json_t *offsets = json_object_get(value, "data_offsets");
     int rank;
 
-    *entry = (entry_t){.name = name, .shape = json_object_get(value, "shape")};
+    *entry = (safetensors_entry_t){.name = name,
+                                   .shape = json_object_get(value, "shape")};
     for (rank = 0; dtype != NULL && rank < SAFETENSORS_NUM_DTYPES; rank++) {
         if (strcmp(dtype, safetensors_dtypes[rank].name) == 0) {
             break;
@@ -167,8 +151,8 @@ static fsdp_status_t parse_entry(const file_t *file, const char *name,
     return FSDP_OK;
 }
 
-static fsdp_status_t check_metadata(const file_t *file, json_t *metadata,
-                                    fsdp_error_t *err)
+static fsdp_status_t check_metadata(const safetensors_file_t *file,
+                                    json_t *metadata, fsdp_error_t *err)
 {
     const char *key;
     json_t *value;
@@ -189,7 +173,7 @@ static fsdp_status_t check_metadata(const file_t *file, json_t *metadata,
 
 static int by_range(const void *a, const void *b)
 {
-    const entry_t *left = a, *right = b;
+    const safetensors_entry_t *left = a, *right = b;
 
     if (left->begin != right->begin) {
         return (left->begin > right->begin) - (left->begin < right->begin);
@@ -198,12 +182,13 @@ static int by_range(const void *a, const void *b)
 }
 
 /* The ranges must follow each other from 0 to the end of the file. */
-static fsdp_status_t check_ranges(const file_t *file, fsdp_error_t *err)
+static fsdp_status_t check_ranges(const safetensors_file_t *file,
+                                  fsdp_error_t *err)
 {
     uint64_t next = 0;
 
     for (size_t i = 0; i < file->num; i++) {
-        const entry_t *entry = &file->entries[i];
+        const safetensors_entry_t *entry = &file->entries[i];
 
         if (entry->begin != next) {
             return bad(file, entry->name,
@@ -231,8 +216,8 @@ static fsdp_status_t check_ranges(const file_t *file, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-static fsdp_status_t parse_header(file_t *file, const char *text, size_t size,
-                                  fsdp_error_t *err)
+static fsdp_status_t parse_header(safetensors_file_t *file, const char *text,
+                                  size_t size, fsdp_error_t *err)
 {
     json_error_t why;
     const char *name;
@@ -273,15 +258,14 @@ static fsdp_status_t parse_header(file_t *file, const char *text, size_t size,
     return check_ranges(file, err);
 }
 
-static void file_close(file_t *file)
+void safetensors_file_close(safetensors_file_t *file)
 {
     json_decref(file->header);
     free(file->entries);
 }
 
-/* Read and check the header.  @a path is borrowed until file_close(). */
-static fsdp_status_t file_open(const char *path, file_t *file,
-                               fsdp_error_t *err)
+fsdp_status_t safetensors_file_open(const char *path, safetensors_file_t *file,
+                                    fsdp_error_t *err)
 {
     unsigned char head[8] = {0};
     fsdp_status_t status;
@@ -290,7 +274,7 @@ static fsdp_status_t file_open(const char *path, file_t *file,
     off_t end;
     int fd;
 
-    *file = (file_t){.path = path};
+    *file = (safetensors_file_t){.path = path};
     FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
     end = lseek(fd, 0, SEEK_END);
     if (end < 0) {
@@ -325,7 +309,7 @@ static fsdp_status_t file_open(const char *path, file_t *file,
     file->data_size = (uint64_t)end - file->data;
     status = parse_header(file, text, (size_t)size, err);
     if (status != FSDP_OK) {
-        file_close(file);
+        safetensors_file_close(file);
     }
 err_close:
     free(text);
@@ -335,8 +319,9 @@ err_close:
 
 /* --- Into the catalog --------------------------------------------------------------- */
 
-static fsdp_status_t add_entry(catalog_t *cat, const file_t *file,
-                               uint32_t file_index, const entry_t *entry,
+static fsdp_status_t add_entry(catalog_t *cat, const safetensors_file_t *file,
+                               uint32_t file_index,
+                               const safetensors_entry_t *entry,
                                fsdp_error_t *err)
 {
     catalog_piece_t piece = {.file = file_index,
@@ -370,7 +355,7 @@ static fsdp_status_t add_entry(catalog_t *cat, const file_t *file,
 
 /* Add a file's tensors, and keep its metadata in @a meta. */
 static fsdp_status_t add_file(catalog_t *cat, const char *name,
-                              const file_t *file, json_t *meta,
+                              const safetensors_file_t *file, json_t *meta,
                               fsdp_error_t *err)
 {
     json_t *metadata = json_object_get(file->header, SAFETENSORS_METADATA);
@@ -394,8 +379,9 @@ static fsdp_status_t add_file(catalog_t *cat, const char *name,
 }
 
 /* The index and this file must name the same tensors in it. */
-static fsdp_status_t check_index(const file_t *file, const char *name,
-                                 const json_t *map, fsdp_error_t *err)
+static fsdp_status_t check_index(const safetensors_file_t *file,
+                                 const char *name, const json_t *map,
+                                 fsdp_error_t *err)
 {
     for (size_t i = 0; i < file->num; i++) {
         const char *there =
@@ -419,13 +405,13 @@ static fsdp_status_t add_shard(catalog_t *cat, const char *dir,
 {
     char *path = io_path("%s/%s", dir, name);
     fsdp_status_t status;
-    file_t file;
+    safetensors_file_t file;
 
     if (path == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
     }
 
-    status = file_open(path, &file, err);
+    status = safetensors_file_open(path, &file, err);
     if (status == FSDP_ERR_NOT_FOUND) {
         status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                 "%s: the index names this file, but it is "
@@ -437,7 +423,7 @@ static fsdp_status_t add_shard(catalog_t *cat, const char *dir,
         if (status == FSDP_OK) {
             status = add_file(cat, name, &file, meta, err);
         }
-        file_close(&file);
+        safetensors_file_close(&file);
     }
     free(path);
     return status;

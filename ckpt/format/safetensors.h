@@ -4,6 +4,8 @@
 #ifndef FSDP_SAFETENSORS_H
 #define FSDP_SAFETENSORS_H
 
+#include <jansson.h>
+
 #include "ckpt/catalog.h"
 
 #define SAFETENSORS_HEADER_MAX 100000000u /* the reference's limit */
@@ -20,6 +22,28 @@ typedef struct {
 
 /* In the order by which the official writer sorts. */
 extern const safetensors_dtype_t safetensors_dtypes[SAFETENSORS_NUM_DTYPES];
+
+/* A tensor as the header has it; pointers into the JSON. */
+typedef struct {
+    const char *name;
+    fsdp_dtype_t dtype;
+    uint64_t begin, end; /* of the data */
+    json_t *shape;
+} safetensors_entry_t;
+
+typedef struct {
+    const char *path;
+    uint64_t data;      /* where the data begins */
+    uint64_t data_size; /* to the end of the file */
+    json_t *header;
+    safetensors_entry_t *entries; /* sorted by range */
+    size_t num;
+} safetensors_file_t;
+
+/* Read and check the header.  @a path is borrowed until the file is closed. */
+fsdp_status_t safetensors_file_open(const char *path, safetensors_file_t *file,
+                                    fsdp_error_t *err);
+void safetensors_file_close(safetensors_file_t *file);
 
 /* format_t.create and .finish. */
 fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
