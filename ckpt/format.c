@@ -22,6 +22,7 @@ static const format_t *const formats[] = {
     &format_hdf5_file,
     &format_dcp_hf,
     &format_safetensors,
+    &format_megatron,
     &format_dcp,
     &format_zero,
     &format_universal,

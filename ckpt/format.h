@@ -75,6 +75,7 @@ typedef struct {
 extern const format_t format_hdf5;      /* ours, sharded */
 extern const format_t format_hdf5_file; /* one file of plain datasets */
 extern const format_t format_safetensors;
+extern const format_t format_megatron;
 extern const format_t format_dcp;
 extern const format_t format_dcp_hf; /* its Hugging Face form, sharded */
 extern const format_t format_zero;

@@ -121,7 +121,9 @@ libckptcore_la_SOURCES += \
 	ckpt/pickle_write.h \
 	ckpt/format/dcp.h \
 	ckpt/format/dcp_meta.c \
-	ckpt/format/dcp_meta.h
+	ckpt/format/dcp_meta.h \
+	ckpt/format/megatron.c \
+	ckpt/format/megatron.h
 
 # DeepSpeed and llm.c.
 libckptcore_la_SOURCES += \

@@ -27,6 +27,7 @@
 #include "ckpt/format/hdf5_table.h"
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
+#include "ckpt/format/megatron.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 #include "lib/util/select.h"
@@ -318,6 +319,10 @@ static fsdp_status_t check_bytes(verify_t *verify, const catalog_t *cat,
 
     if (whole && cat->crc_zip) {
         verify->result.tensors += cat->num_tensors;
+        if (cat->format == FSDP_CKPT_MEGATRON) {
+            FSDP_TRY(megatron_check(cat, find_line, verify,
+                                    &verify->result.bytes, err));
+        }
         return check_archives(verify, cat, err);
     }
     FSDP_TRY(verify_pass(verify, cat, good, digests, err));
