@@ -108,7 +108,7 @@ fsdp_status_t format_look(const char *path, format_look_t *look_p,
     return FSDP_OK;
 }
 
-static const format_t *recognise(const format_look_t *look)
+const format_t *format_recognise(const format_look_t *look)
 {
     for (size_t i = 0; i < NUM_FORMATS; i++) {
         if (formats[i]->probe(look)) {
@@ -253,7 +253,7 @@ static fsdp_status_t open_child(const char *dir, const char *name,
 
     status = format_look(path, &look, err);
     if (status == FSDP_OK) {
-        format = recognise(&look);
+        format = format_recognise(&look);
         if (format != NULL) {
             status = open_as(format, path, cat, err);
         } else {
@@ -332,7 +332,7 @@ fsdp_status_t format_open(const char *path, catalog_t *cat, fsdp_error_t *err)
     format_look_t look;
 
     FSDP_TRY(format_look(path, &look, err));
-    format = recognise(&look);
+    format = format_recognise(&look);
     if (format != NULL) {
         return open_as(format, path, cat, err);
     }

@@ -90,6 +90,10 @@ const format_t *format_get(fsdp_ckpt_format_t id);
 fsdp_status_t format_look(const char *path, format_look_t *look_p,
                           fsdp_error_t *err);
 
+/* The format of what was found, or NULL: none, or a directory of
+ * checkpoints. */
+const format_t *format_recognise(const format_look_t *look);
+
 /**
  * Recognise and open.  In a directory of checkpoints: the one that `latest`
  * names, or where that is missing or damaged the step-* of the highest number

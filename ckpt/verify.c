@@ -632,7 +632,8 @@ static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
     FSDP_TRY(format_look(path, &look, err));
     if (look.is_dir && !format_hdf5.probe(&look)) {
         FSDP_TRY(check_many(verify, path, &is_dir, err));
-        if (is_dir) {
+        /* Other tools' checkpoints have a file `latest` too. */
+        if (is_dir && format_recognise(&look) == NULL) {
             return FSDP_OK;
         }
     }
