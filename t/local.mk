@@ -35,6 +35,7 @@ check_PROGRAMS += \
 	t/unit/select.t \
 	t/unit/shard.t \
 	t/unit/sum_tree.t \
+	t/unit/llmc.t \
 	t/unit/safetensors.t \
 	t/unit/save.t \
 	t/unit/tools.t \
@@ -60,6 +61,7 @@ dist_check_SCRIPTS += \
 	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
+	t/t2304-deepspeed.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \
@@ -116,6 +118,8 @@ t_unit_digest_t_SOURCES = t/unit/digest.c t/tap/tap.h
 t_unit_kernels_t_SOURCES = t/unit/kernels.c t/tap/tap.h
 t_unit_shard_t_SOURCES = t/unit/shard.c t/tap/tap.h
 t_unit_sum_tree_t_SOURCES = t/unit/sum_tree.c t/tap/tap.h
+t_unit_llmc_t_SOURCES = t/unit/llmc.c t/tap/tap.h
+
 t_unit_safetensors_t_SOURCES = t/unit/safetensors.c t/tap/tap.h
 t_unit_safetensors_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS) \
 	$(CRYPTO_CFLAGS)
