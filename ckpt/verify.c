@@ -21,7 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ckpt/engine.h"
 #include "ckpt/format.h"
 #include "ckpt/format/hdf5_check.h"
 #include "ckpt/format/hdf5_table.h"
@@ -260,52 +259,6 @@ static fsdp_status_t check_inside(verify_t *verify, const catalog_t *cat,
                                : FSDP_OK;
 }
 
-/* A piece whose bytes do not have their checksum: goes on. */
-static bool find_mismatch(const catalog_t *cat, uint64_t piece, uint64_t block,
-                          void *arg)
-{
-    verify_t *verify = arg;
-    char what[300];
-
-    engine_describe(cat, piece, block, what, sizeof(what));
-    return verify_find(verify,
-                       "%s: %s: not the bytes that were saved: their "
-                       "CRC-32 is another one",
-                       cat->files[cat->pieces[piece].file].path,
-                       what) == FSDP_OK;
-}
-
-/* Formats whose pieces have one CRC-32 each, that of their archive. */
-static fsdp_status_t check_archives(verify_t *verify, const catalog_t *cat,
-                                    fsdp_error_t *err)
-{
-    engine_job_t job = {.mismatch = find_mismatch, .arg = verify};
-    engine_result_t result = {0};
-    fsdp_status_t status;
-    plan_t plan;
-
-    for (uint64_t p = 0; p < cat->num_pieces; p++) {
-        const catalog_piece_t *piece = &cat->pieces[p];
-
-        verify->result.unchecked += (piece->crc_first == CATALOG_NONE)
-                                        ? catalog_piece_bytes(cat, piece)
-                                        : 0;
-    }
-
-    FSDP_TRY(plan_check(&plan, cat, err));
-    job.plan = &plan;
-    if (verify->engine != NULL) {
-        job.options = *verify->engine;
-    }
-    status = engine_run(&job, &result, err);
-    plan_free(&plan);
-    verify->result.bytes += result.bytes_read;
-    return (status == FSDP_ERR_CORRUPT && verify->stopped)
-               ? fsdp_error_set(err, FSDP_ERR_CANCELLED,
-                                "the check was stopped")
-               : status;
-}
-
 /*
  * Every byte of the files, with the catalog as far as it is known.
  *
@@ -317,19 +270,15 @@ static fsdp_status_t check_bytes(verify_t *verify, const catalog_t *cat,
     digest_t digests[VERIFY_KINDS] = {0};
     uint64_t findings;
 
-    if (whole && cat->crc_zip) {
-        verify->result.tensors += cat->num_tensors;
-        if (cat->format == FSDP_CKPT_MEGATRON) {
-            FSDP_TRY(megatron_check(cat, find_line, verify,
-                                    &verify->result.bytes, err));
-        }
-        return check_archives(verify, cat, err);
-    }
     FSDP_TRY(verify_pass(verify, cat, good, digests, err));
     if (!whole) {
         return FSDP_OK;
     }
 
+    if (cat->format == FSDP_CKPT_MEGATRON) {
+        FSDP_TRY(megatron_check(cat, find_line, verify, &verify->result.bytes,
+                                err));
+    }
     if (cat->format == FSDP_CKPT_HDF5) {
         FSDP_TRY(check_inside(verify, cat, good, err));
     }
