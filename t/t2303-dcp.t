@@ -43,7 +43,7 @@ test_expect_success 'the metadata itself and the directory are the same' '
 	sed 1d a >a1 && sed 1d b >b1 && test_cmp a1 b1
 '
 
-test_expect_success 'PyTorch loads it' TORCH '
+test_expect_success TORCH 'PyTorch loads it' '
 	"$FSDP_TORCH_PYTHON" - dcp-3 <<-\EOF
 	import sys
 	import torch
