@@ -100,7 +100,7 @@ t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
 
-EXTRA_PROGRAMS += t/fuzz/dcp_meta
+EXTRA_PROGRAMS = t/fuzz/dcp_meta
 t_fuzz_dcp_meta_SOURCES = t/fuzz/dcp_meta.c
 t_fuzz_dcp_meta_LDADD = libckptcore.la libutil.la
 
