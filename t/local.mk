@@ -250,3 +250,40 @@ t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 t_libfault_la_LIBADD = -ldl
 t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 dist_check_SCRIPTS += t/t2201-faults.t t/t2202-room.t
+
+# Files of torch.save.
+check_PROGRAMS += \
+	t/unit/pickle.t \
+	t/unit/zip.t
+# End of the programs of torch.save
+
+t_unit_pickle_t_SOURCES = t/unit/pickle.c t/tap/tap.h
+t_unit_pickle_t_LDADD = libckptcore.la libutil.la
+t_unit_zip_t_SOURCES = t/unit/zip.c t/tap/tap.h
+t_unit_zip_t_LDADD = libckptcore.la libutil.la
+
+# Fuzz targets: replayed here on a corpus; with libFuzzer by t/fuzz/build.sh.
+noinst_PROGRAMS += \
+	t/fuzz/replay-pickle \
+	t/fuzz/replay-zip
+t_fuzz_replay_pickle_SOURCES = t/fuzz/fuzz-pickle.c t/fuzz/fuzz.h \
+	t/fuzz/replay.c
+t_fuzz_replay_pickle_LDADD = libckptcore.la libutil.la
+t_fuzz_replay_zip_SOURCES = t/fuzz/fuzz-zip.c t/fuzz/fuzz.h t/fuzz/replay.c
+t_fuzz_replay_zip_LDADD = libckptcore.la libutil.la
+dist_check_SCRIPTS += t/t2301-fuzz.t
+EXTRA_DIST += \
+	t/fuzz/build.sh \
+	t/data/fuzz/pickle/dtensor-2.15 \
+	t/data/fuzz/pickle/dtensor-2.6 \
+	t/data/fuzz/pickle/extra-state \
+	t/data/fuzz/pickle/sharded-tensor \
+	t/data/fuzz/pickle/sharded-tensor-1.13 \
+	t/data/fuzz/pickle/state-dict \
+	t/data/fuzz/pickle/state-dict-p4 \
+	t/data/fuzz/zip/legacy-p4.pt \
+	t/data/fuzz/zip/legacy.pt \
+	t/data/fuzz/zip/sharded.pt \
+	t/data/fuzz/zip/state.pt \
+	t/data/fuzz/zip/values.bin
+# End of the corpus
