@@ -36,6 +36,7 @@ enum {
     OPTION_CAST,
     OPTION_FILES,
     OPTION_ONLY_MODEL,
+    OPTION_RECIPE,
     OPTION_RENAME,
     OPTION_SHARD_SIZE,
     OPTION_STRATEGY
@@ -106,6 +107,8 @@ static const struct argp_option options_names[] = {
      "in order)", 0},
     {"cast", OPTION_CAST, "DTYPE", 0,
      "Convert floating-point tensors to f32, bf16, f16 or f64", 0},
+    {"recipe", OPTION_RECIPE, "FILE", 0,
+     "FILE says what the flat parameters of PyTorch's FSDP1 are made of", 0},
     {"dry-run", 'n', 0, 0,
      "Plan and report, write nothing", 0},
     {"verbose", 'v', 0, 0,
@@ -207,6 +210,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_ALL:
         set->all = true;
+        return 0;
+    case OPTION_RECIPE:
+        set->convert.recipe = text;
         return 0;
     case 'n':
         set->convert.dry_run = true;
@@ -363,6 +369,9 @@ static char *name_inside(const settings_t *set, const char *dir, int64_t step)
         break;
     case FSDP_CKPT_SAFETENSORS:
         break;
+    default:
+        file = fsdp_ckpt_format_name(set->convert.format);
+        break;
     }
 
     return cli_printf("%.*s/%s", (int)size, dir, file);
@@ -491,13 +500,15 @@ static fsdp_status_t run(settings_t *set, const fsdp_ckpt_info_t *source,
 
 static int convert(settings_t *set)
 {
+    fsdp_ckpt_open_config_t open = FSDP_CKPT_OPEN_INIT;
     fsdp_ckpt_t *source = NULL;
     fsdp_ckpt_info_t info;
     fsdp_status_t status;
     fsdp_error_t err;
 
     prepare(set);
-    status = fsdp_ckpt_open(set->source, &source, &err);
+    open.recipe = set->convert.recipe;
+    status = fsdp_ckpt_open_with(set->source, &open, &source, &err);
     if (status == FSDP_OK) {
         fsdp_ckpt_get_info(source, &info);
         status = run(set, &info, &err);

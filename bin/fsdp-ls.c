@@ -30,6 +30,7 @@ typedef struct {
     cli_list_t values; /* parts of tensors to show */
     const char *path;
     cli_list_t patterns;
+    fsdp_ckpt_open_config_t open;
 } settings_t;
 
 static const char doc[] =
@@ -39,7 +40,7 @@ static const char doc[] =
     "\vExit status is 0 if all went well, 64 on wrong usage, 65 if there is no "
     "such checkpoint or tensor or it is damaged, 74 if it cannot be read.";
 
-enum { OPTION_STATS = 0x100, OPTION_VALUES, OPTION_HISTOGRAM };
+enum { OPTION_STATS = 0x100, OPTION_VALUES, OPTION_HISTOGRAM, OPTION_RECIPE };
 enum { BINS = 20, BINS_MOST = 10000, BAR = 40, SHORT_VALUE = 60 };
 
 /* clang-format off */
@@ -56,6 +57,8 @@ static const struct argp_option options[] = {
     {"values", OPTION_VALUES, "PART", 0,
      "Show values: NAME (leading elements) or NAME[2, 0:8]; NAME may be a "
      "pattern (repeatable)", 0},
+    {"recipe", OPTION_RECIPE, "FILE", 0,
+     "FILE says what the flat parameters of PyTorch's FSDP1 are made of", 0},
     {0}
 };
 /* clang-format on */
@@ -85,6 +88,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
                 : (unsigned)cli_parse_count(state, "the number of ranges", text,
                                             1, BINS_MOST);
         return 0;
+    case OPTION_RECIPE:
+        set->open.recipe = text;
+        return 0;
     case OPTION_VALUES:
         cli_list_add(&set->values, text);
         return 0;
@@ -100,8 +106,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "a checkpoint is needed");
         }
         if (set->pieces && set->stats) {
-            argp_error(state,
-                       "--long and --stats do not go together");
+            argp_error(state, "--long and --stats do not go together");
         }
         return 0;
     default:
@@ -673,7 +678,7 @@ static int list_checkpoint(const settings_t *set)
     fsdp_status_t status;
     fsdp_error_t err;
 
-    status = fsdp_ckpt_open(set->path, &list.ckpt, &err);
+    status = fsdp_ckpt_open_with(set->path, &set->open, &list.ckpt, &err);
     if (status != FSDP_OK) {
         return tool_fail(&set->tool, &err);
     }
@@ -701,7 +706,7 @@ int main(int argc, char **argv)
         options, parse_option, "CHECKPOINT [PATTERN...]", doc, tool_children, 0,
         0,
     };
-    settings_t set = {0};
+    settings_t set = {.open = FSDP_CKPT_OPEN_INIT};
     int code;
 
     cli_parse("fsdp-ls", &argp, argc, argv, &set);

@@ -887,6 +887,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
         goto err_free;
     }
 
+    convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
     FSDP_TRY_GOTO(choose_tensors(convert, err), err_free);

@@ -41,9 +41,6 @@ typedef struct {
     bool is_dir;    /* the target is a directory, else one file */
     bool has_crcs;  /* files keep a table of block checksums */
     bool has_kinds; /* names carry their kind: "model/…", "optim/…/…" */
-    /* Reader: files say which names are one tensor.  Where they do not, two
-     * equal tensors may have been one. */
-    bool has_aliases;
 
     /**
      * Make one file: with room for its pieces, nothing else known yet.

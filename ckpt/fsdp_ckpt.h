@@ -319,6 +319,7 @@ typedef struct {
     fsdp_dtype_t cast_dtype; /* f32, bf16, f16 or f64 */
     bool only_model; /* leave out optimizer state; names lose "model/" */
     bool dry_run;    /* plan and report, write nothing */
+    const char *recipe; /* of the source, as in fsdp_ckpt_open_with() */
     fsdp_ckpt_engine_t engine;
 } fsdp_ckpt_convert_config_t;
 

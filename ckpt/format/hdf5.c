@@ -235,7 +235,6 @@ const format_t format_hdf5 = {
     .is_dir = true,
     .has_crcs = true,
     .has_kinds = true,
-    .has_aliases = true,
     .create = hdf5_shard_create,
     .finish = hdf5_index_finish,
 };

@@ -802,6 +802,5 @@ const format_t format_hdf5_file = {
     .open = open_checkpoint,
     .has_crcs = true,
     .has_kinds = true,
-    .has_aliases = true,
     .create = hdf5_plain_create,
 };
