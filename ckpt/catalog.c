@@ -117,6 +117,7 @@ void catalog_free(catalog_t *cat)
     free(cat->files);
     free(cat->aliases);
     free(cat->values);
+    free(cat->spans);
     free(cat->units);
     free(cat->dims);
     free(cat->crcs);
@@ -385,6 +386,17 @@ fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
     }
 
     cat->aliases[cat->num_aliases++] = alias;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
+                               fsdp_error_t *err)
+{
+    if (!GROW(cat, spans, num_spans, max_spans, 1)) {
+        return no_memory(cat, err);
+    }
+
+    cat->spans[cat->num_spans++] = *span;
     return FSDP_OK;
 }
 
@@ -749,6 +761,43 @@ static fsdp_status_t seal_aliases(catalog_t *cat, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+static int compare_spans(const void *a, const void *b)
+{
+    const catalog_span_t *left = a, *right = b;
+
+    if (left->file != right->file) {
+        return (left->file > right->file) - (left->file < right->file);
+    }
+    return (left->offset > right->offset) - (left->offset < right->offset);
+}
+
+static fsdp_status_t seal_spans(catalog_t *cat, fsdp_error_t *err)
+{
+    uint64_t num = 0;
+
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        const catalog_span_t *span = &cat->spans[s];
+        const catalog_file_t *file = &cat->files[span->file];
+
+        if (span->offset > file->size ||
+            span->bytes > file->size - span->offset) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: %s: a checksum is of bytes behind its "
+                                  "end",
+                                  cat->path, file->path);
+        }
+        if (span->bytes > 0) {
+            cat->spans[num++] = *span;
+        }
+    }
+
+    cat->num_spans = num;
+    if (num > 1) {
+        qsort(cat->spans, num, sizeof(*cat->spans), compare_spans);
+    }
+    return FSDP_OK;
+}
+
 static int compare_values(const void *a, const void *b)
 {
     const catalog_value_t *left = a, *right = b;
@@ -796,6 +845,7 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err)
     }
     FSDP_TRY(seal_aliases(cat, err));
     FSDP_TRY(seal_values(cat, err));
+    FSDP_TRY(seal_spans(cat, err));
 
     cat->sealed = true;
     return FSDP_OK;

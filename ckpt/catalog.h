@@ -91,6 +91,15 @@ typedef struct {
     const char *json;
 } catalog_value_t;
 
+/* Bytes of a file that have one CRC-32, as zip archives have it, though no
+ * piece is all of them (ckpt/span.h). */
+typedef struct {
+    uint64_t offset;
+    uint64_t bytes;
+    uint32_t file;
+    uint32_t crc32;
+} catalog_span_t;
+
 typedef struct catalog_chunk catalog_chunk_t;
 
 typedef struct {
@@ -116,6 +125,8 @@ typedef struct {
     uint64_t num_aliases;
     catalog_value_t *values; /* sorted by name, once sealed */
     uint64_t num_values;
+    catalog_span_t *spans; /* sorted by file and offset, once sealed */
+    uint64_t num_spans, max_spans;
     const char **units; /* names, in order of first mention */
     uint32_t num_units;
     uint64_t *dims;
@@ -213,6 +224,10 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
 
 fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
                                 const char *owner, fsdp_error_t *err);
+
+/* Those of 0 bytes are left out when the catalog is sealed. */
+fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
+                               fsdp_error_t *err);
 
 /* @a json is one JSON value, as value.h writes it. */
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,

@@ -18,6 +18,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/engine.h"
+#include "ckpt/span.h"
 #include "ckpt/target.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
@@ -711,6 +712,26 @@ static fsdp_status_t finish_files(convert_t *convert, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+/* What was read may be under checksums that cover more than one piece. */
+static fsdp_status_t check_spans(const convert_t *convert,
+                                 engine_result_t *result, fsdp_error_t *err)
+{
+    bool *used = calloc(convert->src.num_tensors + 1, sizeof(*used));
+    fsdp_status_t status;
+
+    if (used == NULL) {
+        return no_memory(convert, err);
+    }
+
+    for (uint64_t i = 0; i < convert->num_wanted; i++) {
+        used[convert->wanted[i].source] = true;
+    }
+    status = span_check(&convert->src, used, NULL, NULL, &result->bytes_read,
+                        err);
+    free(used);
+    return status;
+}
+
 static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                           fsdp_error_t *err)
 {
@@ -722,6 +743,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
     FSDP_TRY(engine_run(&job, result, err));
+    FSDP_TRY(check_spans(convert, result, err));
     FSDP_TRY(finish_files(convert, err));
     if (convert->is_dir && convert->format->finish != NULL) {
         FSDP_TRY(convert->format->finish(&convert->dst, convert->dir, err));

@@ -127,6 +127,8 @@ libckptcore_la_SOURCES += \
 
 # DeepSpeed and llm.c.
 libckptcore_la_SOURCES += \
+	ckpt/span.c \
+	ckpt/span.h \
 	ckpt/format/llmc.c \
 	ckpt/format/llmc.h \
 	ckpt/format/universal.c \

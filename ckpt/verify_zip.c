@@ -10,6 +10,7 @@
 #include <inttypes.h>
 
 #include "ckpt/engine.h"
+#include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/map.h"
 
@@ -33,6 +34,19 @@ static bool on_mismatch(const catalog_t *cat, uint64_t index, uint64_t block,
                        cat->tensors[piece->tensor].name, piece->offset,
                        piece->offset + catalog_piece_bytes(cat, piece)) ==
            FSDP_OK;
+}
+
+static bool on_bad_span(const catalog_t *cat, const catalog_span_t *span,
+                        void *arg)
+{
+    zip_check_t *check = arg;
+
+    check->good[span->file] = false;
+    return verify_find(check->verify,
+                       "%s: bytes [%" PRIu64 ", %" PRIu64
+                       ") do not have the CRC-32 of their archive",
+                       cat->files[span->file].path, span->offset,
+                       span->offset + span->bytes) == FSDP_OK;
 }
 
 /* Bytes of pieces with a checksum; those of views of one storage count once. */
@@ -76,6 +90,9 @@ fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
         size += cat->files[f].size;
         checked += cat->files[f].checked;
     }
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        checked += cat->spans[s].bytes;
+    }
     verify->result.unchecked += (size > checked) ? size - checked : 0;
 
     FSDP_TRY(plan_check(&plan, cat, err));
@@ -86,6 +103,10 @@ fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
     status = engine_run(&job, &result, &why);
     plan_free(&plan);
     verify->result.bytes += result.bytes_read;
+    if (status == FSDP_OK) {
+        status = span_check(cat, NULL, on_bad_span, &check,
+                            &verify->result.bytes, &why);
+    }
     if (verify->stopped) {
         return fsdp_error_set(err, FSDP_ERR_CANCELLED, "the check was stopped");
     }

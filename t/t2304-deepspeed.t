@@ -37,6 +37,37 @@ for name in $(cd "$samples" && ls -d ds-*-a); do
 	'
 done
 
+# Flip a bit of the last of the bytes that a storage of the file has.
+flip() {
+	python3 - "$1" <<-\EOF
+	import sys, zipfile
+	name = sys.argv[1]
+	with zipfile.ZipFile(name) as z:
+	    e = max((i for i in z.infolist() if "/data/" in i.filename),
+	            key=lambda i: i.file_size)
+	with open(name, "r+b") as f:
+	    f.seek(e.header_offset + 26)
+	    n = int.from_bytes(f.read(2), "little")
+	    n += int.from_bytes(f.read(2), "little")
+	    f.seek(e.header_offset + 30 + n + e.file_size // 2)
+	    b = f.read(1)[0]
+	    f.seek(-1, 1)
+	    f.write(bytes([b ^ 64]))
+	EOF
+}
+
+test_expect_success 'a flipped bit in a partition is found by its CRC-32' '
+	for name in $(cd "$samples" && ls -d ds-z*-a); do
+		rm -rf copy out && cp -r "$samples/$name/ckpt" copy &&
+		file=$(find copy -name "*zero_pp_rank_1_*_optim_states.pt") &&
+		flip "$file" &&
+		test_expect_code 1 fsdp-verify copy >found &&
+		grep "CRC-32" found &&
+		test_must_fail fsdp-convert --to hdf5 copy out 2>err &&
+		grep "CRC-32" err && ! test -e out || return 1
+	done
+'
+
 test_expect_success 'a rank of a larger run is not taken along' '
 	for name in $(cd "$samples" && ls -d ds-z*-a); do
 		rm -rf copy && cp -r "$samples/$name/ckpt" copy &&

@@ -1,0 +1,33 @@
+/*
+ * Stretches of files that have one checksum, though no piece is all of them:
+ * a storage of torch.save of which many tensors have a part.
+ */
+#ifndef FSDP_SPAN_H
+#define FSDP_SPAN_H
+
+#include "ckpt/catalog.h"
+
+/* The span that a piece lies in, or NULL; the catalog is sealed. */
+const catalog_span_t *span_of_piece(const catalog_t *cat,
+                                    const catalog_piece_t *piece);
+
+/* A span whose bytes do not have its checksum.
+ * @return false to stop with FSDP_ERR_CORRUPT. */
+typedef bool (*span_mismatch_f)(const catalog_t *cat,
+                                const catalog_span_t *span, void *arg);
+
+/**
+ * Read spans and compare their checksums.
+ *
+ * @param used      One for each tensor: spans in which no piece of such a
+ *                  tensor lies are left out; NULL: all are read.
+ * @param mismatch  NULL: the first one ends the run.
+ * @param bytes_p   How many bytes were read are added.
+ *
+ * @return FSDP_ERR_CORRUPT, naming file and bytes.
+ */
+fsdp_status_t span_check(const catalog_t *cat, const bool *used,
+                         span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
+                         fsdp_error_t *err);
+
+#endif
