@@ -596,5 +596,4 @@ const format_t format_universal = {
     .what = "a DeepSpeed universal checkpoint",
     .probe = probe,
     .open = open_universal,
-    .has_aliases = true,
 };

@@ -756,5 +756,4 @@ const format_t format_zero = {
     .what = "a DeepSpeed ZeRO checkpoint",
     .probe = probe,
     .open = open_zero,
-    .has_aliases = true,
 };
