@@ -100,7 +100,7 @@ t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
 
-EXTRA_PROGRAMS = t/fuzz/dcp_meta
+EXTRA_PROGRAMS += t/fuzz/dcp_meta
 t_fuzz_dcp_meta_SOURCES = t/fuzz/dcp_meta.c
 t_fuzz_dcp_meta_LDADD = libckptcore.la libutil.la
 
@@ -145,7 +145,7 @@ t_unit_gpt2_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_layers_t_SOURCES = t/unit/layers.c t/tap/tap.h
 t_unit_layers_t_CFLAGS = $(NN_TEST_CFLAGS)
 t_unit_layers_t_LDADD = $(NN_TEST_LDADD)
-EXTRA_PROGRAMS = t/bench-gpt2
+EXTRA_PROGRAMS += t/bench-gpt2
 t_bench_gpt2_SOURCES = t/bench-gpt2.c
 t_bench_gpt2_CFLAGS = $(NN_TEST_CFLAGS)
 t_unit_matmul_t_SOURCES = t/unit/matmul.c t/tap/tap.h
