@@ -61,16 +61,24 @@ dist_check_SCRIPTS += \
 	t/t1103-state.t \
 	t/t1201-train.t \
 	t/t1202-replay.t \
+	t/t2101-h5py.t \
+	t/t2201-faults.t \
+	t/t2202-room.t \
+	t/t2301-samples.t \
+	t/t2303-dcp.t \
 	t/t2304-deepspeed.t \
+	t/t2305-fuzz.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \
 	t/t3004-convert.t \
 	t/t3005-usage.t \
 	t/t3006-examples.t \
+	t/t3007-prune.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
+	t/t8001-golden.t \
 	t/t9001-kill.t \
 	t/t9002-bits.t
 # End of dist_check_SCRIPTS
@@ -221,9 +229,6 @@ t_unit_hdf5_plain_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
 t_unit_hdf5_name_t_SOURCES = t/unit/hdf5_name.c t/tap/tap.h
 t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la
 
-dist_check_SCRIPTS += \
-	t/t2101-h5py.t \
-	t/t8001-golden.t
 EXTRA_DIST += \
 	t/read-checkpoint.py \
 	t/data/ckpt-v1/full-w2/index.h5 \
@@ -249,7 +254,6 @@ t_libfault_la_SOURCES = t/fault.c
 t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 t_libfault_la_LIBADD = -ldl
 t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
-dist_check_SCRIPTS += t/t2201-faults.t t/t2202-room.t
 
 # Files of torch.save.
 check_PROGRAMS += \
@@ -271,7 +275,6 @@ t_fuzz_replay_pickle_SOURCES = t/fuzz/fuzz-pickle.c t/fuzz/fuzz.h \
 t_fuzz_replay_pickle_LDADD = libckptcore.la libutil.la
 t_fuzz_replay_zip_SOURCES = t/fuzz/fuzz-zip.c t/fuzz/fuzz.h t/fuzz/replay.c
 t_fuzz_replay_zip_LDADD = libckptcore.la libutil.la
-dist_check_SCRIPTS += t/t2301-fuzz.t
 EXTRA_DIST += \
 	t/fuzz/build.sh \
 	t/data/fuzz/pickle/dtensor-2.15 \

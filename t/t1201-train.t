@@ -209,7 +209,7 @@ term() {
 	{ "$@" >term.out 2>term.err & } &&
 	launcher=$! &&
 	sleep 2 &&
-	kill -TERM $(cat pids.*) &&
+	cat pids.* | xargs kill -TERM &&
 	{ wait $launcher; code=$?; } &&
 	cat term.err &&
 	test $code -eq 69

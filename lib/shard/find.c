@@ -7,30 +7,18 @@
 
 #include <string.h>
 
-static bool has_name(const fsdp_param_t *param, const char *name)
+bool find_add(fsdp_t *fsdp, const char *name, fsdp_param_t *param)
 {
-    bool same = strcmp(param->name, name) == 0;
-
-    for (uint32_t i = 0; i < param->num_aliases && !same; i++) {
-        same = strcmp(param->aliases[i], name) == 0;
-    }
-
-    return same;
+    return map_put(&fsdp->names, name, strlen(name), (uintptr_t)param);
 }
 
 fsdp_param_t *fsdp_param_find(const fsdp_t *fsdp, const char *name)
 {
-    for (uint32_t u = 0; u < fsdp->num_units; u++) {
-        const fsdp_unit_t *unit = fsdp->units[u];
+    uint64_t param;
 
-        for (uint32_t i = 0; i < unit->num_params; i++) {
-            if (has_name(unit->params[i], name)) {
-                return unit->params[i];
-            }
-        }
-    }
-
-    return NULL;
+    return map_get(&fsdp->names, name, strlen(name), &param)
+               ? (fsdp_param_t *)(uintptr_t)param
+               : NULL;
 }
 
 uint64_t fsdp_param_numel(const fsdp_param_t *param)

@@ -180,6 +180,7 @@ void fsdp_destroy(fsdp_t *fsdp)
         free_unit(fsdp->units[i]);
     }
     free(fsdp->units);
+    map_free(&fsdp->names);
     free(fsdp->spans);
     free(fsdp->thread_sums);
     free(fsdp->messages);
@@ -343,7 +344,8 @@ fsdp_status_t fsdp_param_add(fsdp_unit_t *unit,
     }
     param->name = strdup(full.name);
     param->dims = calloc(full.ndim + 1, sizeof(*param->dims));
-    if (param->name == NULL || param->dims == NULL) {
+    if (param->name == NULL || param->dims == NULL ||
+        !find_add(unit->fsdp, param->name, param)) {
         free_param(param);
         return no_memory("a parameter", err);
     }
@@ -372,7 +374,8 @@ fsdp_status_t fsdp_param_tie(fsdp_param_t *owner, const char *alias,
     FSDP_TRY(check_name(owner->unit->fsdp, alias, err));
     FSDP_TRY(grow(&owner->aliases, owner->num_aliases, err));
     copy = strdup(alias);
-    if (copy == NULL) {
+    if (copy == NULL || !find_add(owner->unit->fsdp, alias, owner)) {
+        free(copy);
         return no_memory("an alias", err);
     }
 

@@ -28,6 +28,7 @@
 #include "lib/shard/pool.h"
 #include "lib/shard/sum_tree.h"
 #include "lib/util/digest.h"
+#include "lib/util/map.h"
 
 #define SHARD_MAX_PREFETCH 4
 
@@ -224,6 +225,7 @@ struct fsdp {
 
     fsdp_unit_t **units;
     uint32_t num_units;
+    map_t names; /* of parameters, tied ones too */
     fsdp_unit_t *root;
     bool sealed;
 
@@ -283,6 +285,10 @@ static inline bool unit_trains(const fsdp_unit_t *unit)
 {
     return unit->regions[REGION_TRAINED].length > 0;
 }
+
+/* Make a parameter known by a name, which is copied.  @return false without
+ * memory. */
+bool find_add(fsdp_t *fsdp, const char *name, fsdp_param_t *param);
 
 /**
  * What of a parameter lies in this rank's shard.
