@@ -139,7 +139,7 @@ static void parse_format(settings_t *set, const char *text,
 {
     if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
         argp_error(state,
-                   "the format must be hdf5, hdf5-file or safetensors, "
+                   "the format must be hdf5, hdf5-file, safetensors or dcp, "
                    "not '%s'",
                    text);
     }

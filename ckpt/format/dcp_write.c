@@ -143,8 +143,8 @@ static fsdp_status_t write_archive(finish_t *finish, uint64_t index, int fd,
     return status;
 }
 
-/* Values that hold tensors or objects of other classes are left out: their
- * tensors are there by their names. */
+/* Nothing is left out without a word: a value that holds tensors, or objects of
+ * classes that only its program knows, ends the conversion. */
 static fsdp_status_t write_value(finish_t *finish, uint64_t index, int fd,
                                  const char *path, fsdp_error_t *err)
 {
@@ -158,8 +158,15 @@ static fsdp_status_t write_value(finish_t *finish, uint64_t index, int fd,
         value_parse(value->name, value->json, strlen(value->json), &json, err));
     status = dcp_archive_value(json, &known, &archive, err);
     json_decref(json);
-    if (status != FSDP_OK || !known) {
+    if (status != FSDP_OK) {
         return status;
+    }
+    if (!known) {
+        return fsdp_error_set(
+            err, FSDP_ERR_UNSUPPORTED,
+            "value '%s' holds tensors or objects that cannot be written to "
+            "this format: leave it out with --exclude '%s'",
+            value->name, value->name);
     }
 
     finish->values[index] = (extent_t){

@@ -50,8 +50,4 @@ typedef struct {
 bool llmc_tensors(const llmc_shape_t *shape,
                   llmc_tensor_t tensors[LLMC_NUM_TENSORS], uint64_t *total_p);
 
-/* format_t.create: one file of the target. */
-fsdp_status_t llmc_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
-                          uint64_t num, const char *path, fsdp_error_t *err);
-
 #endif
