@@ -237,12 +237,12 @@ test_expect_success 'SIGTERM ends sampling and validation' '
 '
 
 test_expect_success 'resume says that the newest checkpoint is damaged' '
-	train marred --steps 2 --save two --save-every 1 &&
-	truncate -s 10 two/step-00000002/shard-00000.h5 &&
-	train older --steps 2 --resume two 2>two.err &&
+	train marred --steps 2 --save two.ckpt --save-every 1 &&
+	truncate -s 10 two.ckpt/step-00000002/shard-00000.h5 &&
+	train older --steps 2 --resume two.ckpt 2>two.err &&
 	cat two.err &&
-	grep "warning: two/step-00000002/shard-00000.h5: " two.err &&
-	grep "going on from two/step-00000001" two.err
+	grep "warning: two.ckpt/step-00000002/shard-00000.h5: " two.err &&
+	grep "going on from two.ckpt/step-00000001" two.err
 '
 
 test_expect_success 'a number too large for its option is not called in range' '
