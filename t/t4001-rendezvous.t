@@ -7,7 +7,7 @@ test_have_prereq SLURM || skip_all 'no private Slurm cluster here'
 ring=$FSDP_BUILDDIR/t/job-ring
 
 test_expect_success 'start a cluster of two nodes' '
-	cluster_up -n 2 -c 4
+	cluster_up -n 2 -c 4 -o SlurmdTimeout=20
 '
 
 # ring_srun RC SRUN-OPTION... -- OPTION...: run it, files out and err; the time
