@@ -25,7 +25,7 @@ test_expect_success 'srun on 2 x 2: ranks, nodes and launcher are right' '
 '
 
 test_expect_success 'without PMIx it refuses, with the cure' '
-	expect_code 69 in_cluster srun --mpi=none -N2 -n2 -K1 "$FSDP_TRAIN" \
+	expect_code 69 in_cluster srun --mpi=none -N2 -n2 "$FSDP_TRAIN" \
 		$tiny --steps 1 text >out 2>&1 &&
 	cat out &&
 	grep "^fsdp-train: .*--mpi=pmix" out
