@@ -737,13 +737,15 @@ fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
             }
         }
     }
-    if (status != FSDP_OK && commit->rank == 0 && !commit->published) {
-        remove_tree(commit->tmp);
-    }
     if (commit->ranks != NULL && commit->rank == 0) {
         dismiss(commit);
     } else if (commit->ranks != NULL) {
         (void)commit_post(commit, "left", commit->rank, "", 0, NULL);
+    }
+    /* Now that the others have left: one that still wrote would leave a file
+     * behind. */
+    if (status != FSDP_OK && commit->rank == 0 && !commit->published) {
+        remove_tree(commit->tmp);
     }
 
     commit_free(commit);
