@@ -19,7 +19,7 @@ typedef struct {
 static void put(archive_t *zip, uint64_t value, unsigned bytes)
 {
     for (unsigned i = 0; i < bytes; i++) {
-        zip->data[zip->size++] = (unsigned char)(value >> (8 * i));
+        zip->data[zip->size++] = (unsigned char)((i < 8) ? value >> (8 * i) : 0);
     }
 }
 
