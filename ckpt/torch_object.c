@@ -19,38 +19,48 @@ static fsdp_status_t bad(const char *what, const char *why, fsdp_error_t *err)
 
 /* --- Element types ------------------------------------------------------------ */
 
+static const torch_type_t types[] = {
+    {"float32",         "FloatStorage",         FSDP_DTYPE_F32        },
+    {"float64",         "DoubleStorage",        FSDP_DTYPE_F64        },
+    {"float16",         "HalfStorage",          FSDP_DTYPE_F16        },
+    {"bfloat16",        "BFloat16Storage",      FSDP_DTYPE_BF16       },
+    {"int64",           "LongStorage",          FSDP_DTYPE_I64        },
+    {"int32",           "IntStorage",           FSDP_DTYPE_I32        },
+    {"int16",           "ShortStorage",         FSDP_DTYPE_I16        },
+    {"int8",            "CharStorage",          FSDP_DTYPE_I8         },
+    {"uint8",           "ByteStorage",          FSDP_DTYPE_U8         },
+    {"bool",            "BoolStorage",          FSDP_DTYPE_BOOL       },
+    {"complex64",       "ComplexFloatStorage",  FSDP_DTYPE_C64        },
+    {"complex128",      "ComplexDoubleStorage", FSDP_DTYPE_C128       },
+    {"uint16",          NULL,                   FSDP_DTYPE_U16        },
+    {"uint32",          NULL,                   FSDP_DTYPE_U32        },
+    {"uint64",          NULL,                   FSDP_DTYPE_U64        },
+    {"float8_e4m3fn",   NULL,                   FSDP_DTYPE_F8_E4M3    },
+    {"float8_e5m2",     NULL,                   FSDP_DTYPE_F8_E5M2    },
+    {"float8_e8m0fnu",  NULL,                   FSDP_DTYPE_F8_E8M0    },
+    {"float8_e4m3fnuz", NULL,                   FSDP_DTYPE_F8_E4M3FNUZ},
+    {"float8_e5m2fnuz", NULL,                   FSDP_DTYPE_F8_E5M2FNUZ},
+};
+
+#define NUM_TYPES (sizeof(types) / sizeof(*types))
+
+const torch_type_t *torch_type(fsdp_dtype_t dtype)
+{
+    for (size_t i = 0; i < NUM_TYPES; i++) {
+        if (types[i].dtype == dtype) {
+            return &types[i];
+        }
+    }
+
+    return NULL;
+}
+
 bool torch_dtype(const char *name, fsdp_dtype_t *dtype_p)
 {
-    static const struct {
-        const char *name, *storage;
-        fsdp_dtype_t dtype;
-    } types[] = {
-        {"float32",         "FloatStorage",         FSDP_DTYPE_F32        },
-        {"float64",         "DoubleStorage",        FSDP_DTYPE_F64        },
-        {"float16",         "HalfStorage",          FSDP_DTYPE_F16        },
-        {"bfloat16",        "BFloat16Storage",      FSDP_DTYPE_BF16       },
-        {"int64",           "LongStorage",          FSDP_DTYPE_I64        },
-        {"int32",           "IntStorage",           FSDP_DTYPE_I32        },
-        {"int16",           "ShortStorage",         FSDP_DTYPE_I16        },
-        {"int8",            "CharStorage",          FSDP_DTYPE_I8         },
-        {"uint8",           "ByteStorage",          FSDP_DTYPE_U8         },
-        {"bool",            "BoolStorage",          FSDP_DTYPE_BOOL       },
-        {"complex64",       "ComplexFloatStorage",  FSDP_DTYPE_C64        },
-        {"complex128",      "ComplexDoubleStorage", FSDP_DTYPE_C128       },
-        {"uint16",          NULL,                   FSDP_DTYPE_U16        },
-        {"uint32",          NULL,                   FSDP_DTYPE_U32        },
-        {"uint64",          NULL,                   FSDP_DTYPE_U64        },
-        {"float8_e4m3fn",   NULL,                   FSDP_DTYPE_F8_E4M3    },
-        {"float8_e5m2",     NULL,                   FSDP_DTYPE_F8_E5M2    },
-        {"float8_e8m0fnu",  NULL,                   FSDP_DTYPE_F8_E8M0    },
-        {"float8_e4m3fnuz", NULL,                   FSDP_DTYPE_F8_E4M3FNUZ},
-        {"float8_e5m2fnuz", NULL,                   FSDP_DTYPE_F8_E5M2FNUZ},
-    };
-
     if (strncmp(name, "torch.", 6) == 0) {
         name += 6;
     }
-    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
+    for (size_t i = 0; i < NUM_TYPES; i++) {
         if (strcmp(name, types[i].name) == 0 ||
             (types[i].storage != NULL && strcmp(name, types[i].storage) == 0)) {
             *dtype_p = types[i].dtype;

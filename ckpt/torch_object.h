@@ -45,6 +45,16 @@ fsdp_status_t torch_tensor(const pickle_t *pickle, pickle_ref_t ref,
 /* Its elements lie end to end in row-major order. */
 bool torch_is_contiguous(const torch_tensor_t *tensor);
 
+/* An element type as PyTorch calls it. */
+typedef struct {
+    const char *name;    /* of torch.NAME */
+    const char *storage; /* class of its storages; NULL: an untyped one */
+    fsdp_dtype_t dtype;
+} torch_type_t;
+
+/* @return NULL if PyTorch has no such type. */
+const torch_type_t *torch_type(fsdp_dtype_t dtype);
+
 /* The element type of "torch.float32", "float32" or "FloatStorage".
  * @return false: none that is known. */
 bool torch_dtype(const char *name, fsdp_dtype_t *dtype_p);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ckpt/pickle_write.h"
+#include "ckpt/torch_object.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 
@@ -15,51 +16,11 @@
 #define ZIP_VERSION 45     /* of zip, that is needed: it has 64-bit sizes */
 #define PREFIX  "archive/"
 
-typedef struct {
-    const char *torch;
-    const char *storage; /* NULL: in an untyped one */
-    fsdp_dtype_t dtype;
-} torch_name_t;
-
-static const torch_name_t torch_names[] = {
-    {"float32",         "FloatStorage",         FSDP_DTYPE_F32        },
-    {"float64",         "DoubleStorage",        FSDP_DTYPE_F64        },
-    {"float16",         "HalfStorage",          FSDP_DTYPE_F16        },
-    {"bfloat16",        "BFloat16Storage",      FSDP_DTYPE_BF16       },
-    {"int8",            "CharStorage",          FSDP_DTYPE_I8         },
-    {"int16",           "ShortStorage",         FSDP_DTYPE_I16        },
-    {"int32",           "IntStorage",           FSDP_DTYPE_I32        },
-    {"int64",           "LongStorage",          FSDP_DTYPE_I64        },
-    {"uint8",           "ByteStorage",          FSDP_DTYPE_U8         },
-    {"bool",            "BoolStorage",          FSDP_DTYPE_BOOL       },
-    {"complex64",       "ComplexFloatStorage",  FSDP_DTYPE_C64        },
-    {"complex128",      "ComplexDoubleStorage", FSDP_DTYPE_C128       },
-    {"uint16",          NULL,                   FSDP_DTYPE_U16        },
-    {"uint32",          NULL,                   FSDP_DTYPE_U32        },
-    {"uint64",          NULL,                   FSDP_DTYPE_U64        },
-    {"float8_e4m3fn",   NULL,                   FSDP_DTYPE_F8_E4M3    },
-    {"float8_e5m2",     NULL,                   FSDP_DTYPE_F8_E5M2    },
-    {"float8_e8m0fnu",  NULL,                   FSDP_DTYPE_F8_E8M0    },
-    {"float8_e4m3fnuz", NULL,                   FSDP_DTYPE_F8_E4M3FNUZ},
-    {"float8_e5m2fnuz", NULL,                   FSDP_DTYPE_F8_E5M2FNUZ},
-};
-
-static const torch_name_t *find_name(fsdp_dtype_t dtype)
-{
-    for (size_t i = 0; i < sizeof(torch_names) / sizeof(*torch_names); i++) {
-        if (torch_names[i].dtype == dtype) {
-            return &torch_names[i];
-        }
-    }
-
-    return NULL;
-}
-
 const char *dcp_dtype_name(fsdp_dtype_t dtype)
 {
-    const torch_name_t *name = find_name(dtype);
+    const torch_type_t *name = torch_type(dtype);
 
-    return (name != NULL) ? name->torch : NULL;
+    return (name != NULL) ? name->name : NULL;
 }
 
 /* --- Bytes ---------------------------------------------------------------------- */
@@ -252,7 +213,7 @@ void dcp_archive_free(dcp_archive_t *archive)
 /* --- Tensors ----------------------------------------------------------------------- */
 
 /* The tuple that stands for storage 0. */
-static void write_storage(pickle_writer_t *writer, const torch_name_t *name,
+static void write_storage(pickle_writer_t *writer, const torch_type_t *name,
                           uint64_t numel, uint64_t bytes)
 {
     pickle_write_op(writer, '(');
@@ -270,7 +231,7 @@ static void write_storage(pickle_writer_t *writer, const torch_name_t *name,
     pickle_write_op(writer, 'Q');
 }
 
-static void write_tensor(pickle_writer_t *writer, const torch_name_t *name,
+static void write_tensor(pickle_writer_t *writer, const torch_type_t *name,
                          unsigned ndim, const uint64_t *dims, uint64_t bytes)
 {
     uint64_t strides[FSDP_CKPT_MAX_NDIM], numel = 1;
@@ -293,7 +254,7 @@ static void write_tensor(pickle_writer_t *writer, const torch_name_t *name,
     pickle_write_op(writer, ')');
     pickle_write_op(writer, 'R');
     if (name->storage == NULL) {
-        pickle_write_class(writer, "torch", name->torch);
+        pickle_write_class(writer, "torch", name->name);
     }
     pickle_write_op(writer, 't');
     pickle_write_op(writer, 'R');
@@ -304,7 +265,7 @@ fsdp_status_t dcp_archive_tensor(fsdp_dtype_t dtype, unsigned ndim,
                                  uint32_t crc32, dcp_archive_t *archive_p,
                                  fsdp_error_t *err)
 {
-    const torch_name_t *name = find_name(dtype);
+    const torch_type_t *name = torch_type(dtype);
     zip_writer_t zip = {0};
     pickle_writer_t writer;
 
