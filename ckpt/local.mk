@@ -17,6 +17,9 @@ libckptcore_la_SOURCES = \
 	ckpt/commit.c \
 	ckpt/commit.h \
 	ckpt/convert.c \
+	ckpt/convert.h \
+	ckpt/convert_choose.c \
+	ckpt/convert_shape.c \
 	ckpt/diff.c \
 	ckpt/diff.h \
 	ckpt/diff_pair.c \

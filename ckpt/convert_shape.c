@@ -1,0 +1,216 @@
+/*
+ * The shape of a conversion's target: its files, and which pieces of which
+ * tensors lie in them.
+ */
+#include "config.h"
+
+#include "ckpt/convert.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lib/util/check.h"
+
+/* --- The target's shape ------------------------------------------------------------------ */
+
+static fsdp_status_t add_tensors(convert_t *convert, fsdp_error_t *err)
+{
+    const catalog_t *src = &convert->src;
+
+    for (uint64_t i = 0; i < convert->num_wanted; i++) {
+        const wanted_t *wanted = &convert->wanted[i];
+        const catalog_tensor_t *from = &src->tensors[wanted->source];
+        const char *unit =
+            (from->unit != CATALOG_NONE) ? src->units[from->unit] : NULL;
+
+        FSDP_TRY(catalog_add_tensor(&convert->dst, wanted->name, wanted->dtype,
+                                    from->ndim, src->dims + from->dims_first,
+                                    unit, NULL, err));
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t shape_sharded(convert_t *convert, fsdp_error_t *err)
+{
+    catalog_t *dst = &convert->dst;
+    uint32_t files, index;
+    char name[32];
+
+    dst->mesh = (convert->config->mesh.world > 0) ? convert->config->mesh
+                                                  : convert->src.mesh;
+    if (dst->mesh.world == 0) {
+        dst->mesh = (fsdp_mesh_t){FSDP_STRATEGY_FULL, 1, 1, 1};
+    }
+    if (dst->mesh.shard == 0 || dst->mesh.replicas == 0 ||
+        (uint64_t)dst->mesh.shard * dst->mesh.replicas != dst->mesh.world) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "%u ranks are not %u shards times %u replicas",
+                              dst->mesh.world, dst->mesh.shard,
+                              dst->mesh.replicas);
+    }
+
+    files = target_num_files(dst->mesh.world, convert->config->files);
+    for (uint32_t f = 0; f < files; f++) {
+        target_file_name(f, name);
+        FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
+    }
+    return target_shard(dst, files, err);
+}
+
+/* Rank @a r of @a world has rows [r * c, (r + 1) * c) of dimension 0, c being
+ * the number of rows over the world, rounded up: as torch.chunk cuts, and
+ * FSDP2 and DTensor shard.  A scalar is rank 0's. */
+static fsdp_status_t add_rows(catalog_t *dst, uint64_t index, uint32_t world,
+                              fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &dst->tensors[index];
+    uint64_t rows = (tensor->ndim > 0) ? dst->dims[tensor->dims_first] : 1;
+    uint64_t most = rows / world + (rows % world != 0);
+    uint64_t row = (rows > 0) ? tensor->numel / rows : 0;
+
+    for (uint64_t r = 0; r < world && r * most < rows && row > 0; r++) {
+        uint64_t begin = r * most;
+        uint64_t end = (rows - begin < most) ? rows : begin + most;
+        const catalog_piece_t piece = {.first = begin * row,
+                                       .count = (end - begin) * row,
+                                       .tensor = (uint32_t)index,
+                                       .file = (uint32_t)r,
+                                       .rank = (uint32_t)r,
+                                       .crc_first = CATALOG_NONE,
+                                       .box = CATALOG_NONE};
+
+        FSDP_TRY(catalog_add_piece(dst, &piece, err));
+    }
+
+    return FSDP_OK;
+}
+
+/* A file for each rank, rows of each tensor in it. */
+static fsdp_status_t shape_rows(convert_t *convert, fsdp_error_t *err)
+{
+    catalog_t *dst = &convert->dst;
+    uint32_t world = (convert->config->mesh.world > 0)
+                         ? convert->config->mesh.world
+                         : convert->src.mesh.world;
+    uint32_t index;
+    char name[32];
+
+    dst->crc_zip = true;
+    world = (world > 0) ? world : 1;
+    for (uint32_t r = 0; r < world; r++) {
+        snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", r);
+        FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
+    }
+    for (uint64_t t = 0; t < dst->num_tensors; t++) {
+        FSDP_TRY(add_rows(dst, t, world, err));
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status_t add_whole(catalog_t *dst, uint64_t tensor, uint32_t file,
+                               fsdp_error_t *err)
+{
+    const catalog_piece_t piece = {.count = dst->tensors[tensor].numel,
+                                   .tensor = (uint32_t)tensor,
+                                   .file = file,
+                                   .crc_first = CATALOG_NONE,
+                                   .box = CATALOG_NONE};
+
+    return catalog_add_piece(dst, &piece, err);
+}
+
+/* The file of each tensor when none is to be larger than @a most bytes, unless
+ * it holds one tensor only.  @return the number of files. */
+static uint32_t divide(const catalog_t *dst, uint64_t most, uint32_t *file_of)
+{
+    uint64_t used = 0;
+    uint32_t file = 0;
+
+    for (uint64_t t = 0; t < dst->num_tensors; t++) {
+        uint64_t bytes = dst->tensors[t].bytes;
+
+        if (most > 0 && used > 0 && (used > most || bytes > most - used)) {
+            file++;
+            used = 0;
+        }
+        file_of[t] = file;
+        used += bytes;
+    }
+
+    return file + 1;
+}
+
+/* One file, or several of at most shard_size bytes, of whole tensors. */
+static fsdp_status_t shape_whole(convert_t *convert, const char *single,
+                                 fsdp_error_t *err)
+{
+    catalog_t *dst = &convert->dst;
+    uint32_t *file_of = calloc(dst->num_tensors + 1, sizeof(*file_of));
+    fsdp_status_t status = FSDP_OK;
+    uint32_t files, index;
+    char name[64];
+
+    if (file_of == NULL) {
+        return convert_no_memory(convert, err);
+    }
+
+    files = divide(dst, convert->config->shard_size, file_of);
+    for (uint32_t f = 0; f < files; f++) {
+        snprintf(name, sizeof(name), "model-%05u-of-%05u" SAFETENSORS_END,
+                 f + 1, files);
+        FSDP_TRY_GOTO(
+            catalog_add_file(dst, (files == 1) ? single : name, 0, &index, err),
+            err_free);
+    }
+    for (uint64_t t = 0; t < dst->num_tensors; t++) {
+        FSDP_TRY_GOTO(add_whole(dst, t, file_of[t], err), err_free);
+    }
+err_free:
+    free(file_of);
+    return status;
+}
+
+static fsdp_status_t map_tensors(convert_t *convert, fsdp_error_t *err)
+{
+    const catalog_t *dst = &convert->dst;
+
+    convert->map = calloc(dst->num_tensors + 1, sizeof(*convert->map));
+    if (convert->map == NULL) {
+        return convert_no_memory(convert, err);
+    }
+
+    for (uint64_t t = 0; t < dst->num_tensors; t++) {
+        convert->map[t] = convert->wanted[dst->tensors[t].order].source;
+    }
+    return FSDP_OK;
+}
+
+fsdp_status_t convert_shape(convert_t *convert, const char *single,
+                            fsdp_error_t *err)
+{
+    catalog_t *dst = &convert->dst;
+
+    dst->format = convert->format->id;
+    dst->path = catalog_strdup(dst, convert->config->target);
+    if (dst->path == NULL) {
+        dst->path = "";
+        return convert_no_memory(convert, err);
+    }
+
+    FSDP_TRY(add_tensors(convert, err));
+    FSDP_TRY(convert_keep_rest(convert, err));
+    if (convert->format->id == FSDP_CKPT_HDF5) {
+        FSDP_TRY(shape_sharded(convert, err));
+    } else if (convert->format->id == FSDP_CKPT_DCP) {
+        FSDP_TRY(shape_rows(convert, err));
+    } else {
+        FSDP_TRY(shape_whole(convert, single, err));
+    }
+    FSDP_TRY(catalog_seal(dst, CATALOG_CHECK_COVER, err));
+    FSDP_TRY(
+        target_lists(dst, convert->format->has_crcs, &convert->lists, err));
+    FSDP_TRY(map_tensors(convert, err));
+    return plan_convert(&convert->plan, &convert->src, dst, convert->map, err);
+}
