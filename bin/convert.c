@@ -76,7 +76,8 @@ static const struct argp_option options_mesh[] = {
     {"world", 'w', "N", 0,
      "For N ranks (default: as the source)", 0},
     {"strategy", OPTION_STRATEGY, "NAME", 0,
-     "full, grad-op, hybrid:F or none (default: as the source)", 0},
+     "full, grad-op, hybrid:F, none or chunk (default: as the source; "
+     "dcp is always in chunks)", 0},
     {"files", OPTION_FILES, "N", 0,
      "Write N shard files (default: one a rank, 256 at most)", 0},
     {0}
@@ -339,7 +340,14 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
         return FSDP_OK;
     }
 
-    if (!set->has_strategy && info->mesh.world > 0) {
+    if (set->convert.format == FSDP_CKPT_DCP) {
+        if (set->has_strategy && strategy != FSDP_STRATEGY_CHUNK) {
+            return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                                  "dcp holds rows of each rank: leave "
+                                  "--strategy out, or say chunk");
+        }
+        strategy = FSDP_STRATEGY_CHUNK;
+    } else if (!set->has_strategy && info->mesh.world > 0) {
         strategy = info->mesh.strategy;
         shard = (strategy == FSDP_STRATEGY_HYBRID) ? info->mesh.shard : 0;
     }

@@ -56,35 +56,9 @@ static fsdp_status_t shape_sharded(convert_t *convert, fsdp_error_t *err)
         target_file_name(f, name);
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
-    return target_shard(dst, files, err);
-}
-
-/* Rank @a r of @a world has rows [r * c, (r + 1) * c) of dimension 0, c being
- * the number of rows over the world, rounded up: as torch.chunk cuts, and
- * FSDP2 and DTensor shard.  A scalar is rank 0's. */
-static fsdp_status_t add_rows(catalog_t *dst, uint64_t index, uint32_t world,
-                              fsdp_error_t *err)
-{
-    const catalog_tensor_t *tensor = &dst->tensors[index];
-    uint64_t rows = (tensor->ndim > 0) ? dst->dims[tensor->dims_first] : 1;
-    uint64_t most = rows / world + (rows % world != 0);
-    uint64_t row = (rows > 0) ? tensor->numel / rows : 0;
-
-    for (uint64_t r = 0; r < world && r * most < rows && row > 0; r++) {
-        uint64_t begin = r * most;
-        uint64_t end = (rows - begin < most) ? rows : begin + most;
-        const catalog_piece_t piece = {.first = begin * row,
-                                       .count = (end - begin) * row,
-                                       .tensor = (uint32_t)index,
-                                       .file = (uint32_t)r,
-                                       .rank = (uint32_t)r,
-                                       .crc_first = CATALOG_NONE,
-                                       .box = CATALOG_NONE};
-
-        FSDP_TRY(catalog_add_piece(dst, &piece, err));
-    }
-
-    return FSDP_OK;
+    return (dst->mesh.strategy == FSDP_STRATEGY_CHUNK)
+               ? target_rows(dst, files, err)
+               : target_shard(dst, files, err);
 }
 
 /* A file for each rank, rows of each tensor in it. */
@@ -97,16 +71,14 @@ static fsdp_status_t shape_rows(convert_t *convert, fsdp_error_t *err)
     uint32_t index;
     char name[32];
 
-    dst->crc_zip = true;
     world = (world > 0) ? world : 1;
+    FSDP_TRY(fsdp_mesh_init(&dst->mesh, FSDP_STRATEGY_CHUNK, world, 0, err));
+    dst->crc_zip = true;
     for (uint32_t r = 0; r < world; r++) {
         snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", r);
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
-    for (uint64_t t = 0; t < dst->num_tensors; t++) {
-        FSDP_TRY(add_rows(dst, t, world, err));
-    }
-    return FSDP_OK;
+    return target_rows(dst, world, err);
 }
 
 static fsdp_status_t add_whole(catalog_t *dst, uint64_t tensor, uint32_t file,

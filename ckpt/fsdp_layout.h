@@ -27,7 +27,9 @@ typedef enum {
     FSDP_STRATEGY_FULL = 0,    /* params, gradients and optimizer sharded */
     FSDP_STRATEGY_GRAD_OP = 1, /* params whole between forward and backward */
     FSDP_STRATEGY_HYBRID = 2, /* sharded over F ranks, replicated W / F times */
-    FSDP_STRATEGY_NONE = 3    /* replicated: F = 1, all-reduce */
+    FSDP_STRATEGY_NONE = 3,   /* replicated: F = 1, all-reduce */
+    FSDP_STRATEGY_CHUNK = 4   /* rows of each tensor, as PyTorch's FSDP2: of
+                                 checkpoints only, nothing trains so here */
 } fsdp_strategy_t;
 
 /* How W ranks share the work: rank r = f + F * replica. */
@@ -39,8 +41,8 @@ typedef struct {
 } fsdp_mesh_t;
 
 /**
- * Choose F for a strategy: W for full and grad-op, 1 for none, @a shard for
- * hybrid.
+ * Choose F for a strategy: W for full, grad-op and chunk, 1 for none, @a shard
+ * for hybrid.
  *
  * @param shard  Only for hybrid; 0 elsewhere.
  *
@@ -50,11 +52,11 @@ FSDP_API fsdp_status_t fsdp_mesh_init(fsdp_mesh_t *mesh,
                                       fsdp_strategy_t strategy, uint32_t world,
                                       uint32_t shard, fsdp_error_t *err);
 
-/* "full", "grad-op", "hybrid", "none". */
+/* "full", "grad-op", "hybrid", "none", "chunk". */
 FSDP_API const char *fsdp_strategy_name(fsdp_strategy_t strategy);
 
 /**
- * Read "full", "grad-op", "none" or "hybrid:F".
+ * Read "full", "grad-op", "none", "chunk" or "hybrid:F".
  *
  * @param shard_p  F for hybrid, else 0.
  */

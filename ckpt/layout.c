@@ -7,10 +7,9 @@
 #include "ckpt/fsdp_layout.h"
 
 static const char *const strategy_names[] = {
-    [FSDP_STRATEGY_FULL] = "full",
-    [FSDP_STRATEGY_GRAD_OP] = "grad-op",
-    [FSDP_STRATEGY_HYBRID] = "hybrid",
-    [FSDP_STRATEGY_NONE] = "none",
+    [FSDP_STRATEGY_FULL] = "full",     [FSDP_STRATEGY_GRAD_OP] = "grad-op",
+    [FSDP_STRATEGY_HYBRID] = "hybrid", [FSDP_STRATEGY_NONE] = "none",
+    [FSDP_STRATEGY_CHUNK] = "chunk",
 };
 
 #define NUM_STRATEGIES (sizeof(strategy_names) / sizeof(*strategy_names))
@@ -22,7 +21,8 @@ fsdp_status_t fsdp_mesh_init(fsdp_mesh_t *mesh, fsdp_strategy_t strategy,
         return fsdp_error_set(err, FSDP_ERR_CONFIG, "a world of 0 ranks");
     }
 
-    if (strategy == FSDP_STRATEGY_FULL || strategy == FSDP_STRATEGY_GRAD_OP) {
+    if (strategy == FSDP_STRATEGY_FULL || strategy == FSDP_STRATEGY_GRAD_OP ||
+        strategy == FSDP_STRATEGY_CHUNK) {
         shard = world;
     } else if (strategy == FSDP_STRATEGY_NONE) {
         shard = 1;
@@ -85,7 +85,7 @@ fsdp_status_t fsdp_strategy_parse(const char *text, fsdp_strategy_t *strategy_p,
 
     return fsdp_error_set(err, FSDP_ERR_CONFIG,
                           "no such strategy: '%s'; there are full, grad-op, "
-                          "hybrid:F and none",
+                          "hybrid:F, none and chunk",
                           text);
 }
 

@@ -49,4 +49,13 @@ fsdp_status_t target_create(const format_t *format, catalog_t *cat,
  */
 fsdp_status_t target_shard(catalog_t *cat, uint32_t files, fsdp_error_t *err);
 
+/**
+ * Add the pieces of each rank, which are rows: rank r of W has those from
+ * r * c on, c being the size of dimension 0 over W, rounded up: as torch.chunk
+ * cuts, and FSDP2 and DTensor shard.  A scalar is rank 0's.
+ *
+ * @param cat  As above, of mesh.world ranks.
+ */
+fsdp_status_t target_rows(catalog_t *cat, uint32_t files, fsdp_error_t *err);
+
 #endif

@@ -148,6 +148,7 @@ test_expect_success 'bad input has its exit code' '
 	bad 64 micro-batches $tiny --micro-batches 0 text &&
 	bad 64 "no text" $tiny &&
 	bad 78 positions $tiny --positions 16 text &&
+	bad 78 "chunk is .*checkpoints only" $tiny --strategy chunk text &&
 	bad 65 "no-such" $tiny --resume no-such text &&
 	bad 64 "exclude each other" $tiny --resume a --init-from b text &&
 	bad 64 strategy $tiny --strategy half text &&

@@ -49,6 +49,30 @@ test_expect_success 'what is not given stays: ranks, then strategy' '
 	fsdp-diff six two-grad
 '
 
+test_expect_success 'chunks: rows as torch.chunk deals them' '
+	fsdp-reshard -w 3 --strategy chunk four/$step chunks >out &&
+	grep "3 ranks, chunk, from hdf5, step 100, 4 ranks, full$" out &&
+	fsdp-ls -l chunks $wte >list && has "3 ranks, chunk$" &&
+	rows=$(sed -n "s/^$(echo $wte | sed "s,/,.,") .*\[\([0-9]*\), .*/\1/p" list) &&
+	test -n "$rows" && most=$(((rows + 2) / 3)) &&
+	ckpt_pieces chunks $wte | cut -d" " -f1-3 >have &&
+	row=$(awk -v n=$most "NR == 1 { print \$2 / n }" have) &&
+	printf "%d %d shard-0000%d.h5\n" 0 $((most * row)) 0 \
+		$((most * row)) $((most * row)) 1 \
+		$((2 * most * row)) $(((rows - 2 * most) * row)) 2 >want &&
+	test_cmp want have &&
+	fsdp-verify chunks && fsdp-diff --metadata four chunks
+'
+
+test_expect_success 'from chunks: what is not given stays, and any other' '
+	fsdp-reshard -w 2 chunks chunks2 >out && grep "^chunks2: .* 2 ranks, chunk," out &&
+	fsdp-diff chunks chunks2 &&
+	fsdp-reshard -w 4 --strategy full chunks2 full4 && fsdp-verify full4 &&
+	fsdp-diff --metadata four full4 &&
+	expect_code 78 fsdp-convert --to dcp --strategy full four/$step no 2>err &&
+	grep "dcp holds rows of each rank" err && test ! -e no
+'
+
 test_expect_success 'more ranks than elements, more ranks than files' '
 	fsdp-reshard -w 90 --strategy full --files 3 four/$step many &&
 	fsdp-ls many >list && has "90 ranks, full$" && has "in 3 files" &&

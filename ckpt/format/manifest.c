@@ -544,7 +544,8 @@ static fsdp_status_t fill_mesh(const manifest_t *manifest, catalog_t *cat,
         return FSDP_OK;
     }
 
-    for (fsdp_strategy_t i = FSDP_STRATEGY_FULL; i <= FSDP_STRATEGY_NONE; i++) {
+    for (fsdp_strategy_t i = FSDP_STRATEGY_FULL; i <= FSDP_STRATEGY_CHUNK;
+         i++) {
         uint32_t want = (i == FSDP_STRATEGY_HYBRID) ? (uint32_t)shard : 0;
 
         if (strcmp(fsdp_strategy_name(i), name) == 0 &&

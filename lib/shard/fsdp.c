@@ -38,6 +38,11 @@ static bool fraction(double x)
 static fsdp_status_t check_config(const fsdp_config_t *config,
                                   fsdp_error_t *err)
 {
+    if (config->strategy == FSDP_STRATEGY_CHUNK) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "chunk is a strategy of checkpoints only: train "
+                              "with full, grad-op, hybrid:F or none");
+    }
     if (config->micro_batches == 0) {
         return fsdp_error_set(err, FSDP_ERR_CONFIG,
                               "a step needs at least one micro-batch");

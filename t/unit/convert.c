@@ -213,7 +213,9 @@ static void test_chain(void)
         {"none",     3, 0},
         {"grad-op",  7, 0},
         {"hybrid:4", 8, 1},
+        {"chunk",    3, 2},
         {"hybrid:1", 2, 0},
+        {"chunk",    5, 0},
         {"full",     8, 2},
         {"full",     1, 0},
     };

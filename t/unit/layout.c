@@ -167,6 +167,7 @@ static void test_meshes(void)
         {"hybrid:",   6, 0, 0, FSDP_ERR_CONFIG},
         {"hybrid:-2", 6, 0, 0, FSDP_ERR_CONFIG},
         {"hybrid:2x", 6, 0, 0, FSDP_ERR_CONFIG},
+        {"chunk",     6, 6, 1, FSDP_OK        },
         {"Full",      6, 0, 0, FSDP_ERR_CONFIG},
         {"full",      0, 0, 0, FSDP_ERR_CONFIG},
     };
