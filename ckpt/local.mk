@@ -69,10 +69,14 @@ libckptcore_la_SOURCES = \
 	ckpt/torch_object.h \
 	ckpt/torch_sharded.c \
 	ckpt/torch_value.c \
+	ckpt/torch_write.c \
+	ckpt/torch_write.h \
 	ckpt/verify_pass.c \
 	ckpt/verify_zip.c \
 	ckpt/zip.c \
 	ckpt/zip.h \
+	ckpt/zip_write.c \
+	ckpt/zip_write.h \
 	lib/util/fsdp_status.h \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES
