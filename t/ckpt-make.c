@@ -20,8 +20,7 @@
 #include "lib/util/check.h"
 #include "lib/util/digest.h"
 
-#define TENSORS_MOST 4096
-#define KINDS        3
+#define KINDS 3
 
 static const char *const kinds[KINDS] = {"model", "optim/exp_avg",
                                          "optim/exp_avg_sq"};
@@ -34,15 +33,18 @@ typedef struct {
     const char *meta;
     const char *change; /* NAME:ELEMENT gets another value */
     bool bad_digest;    /* as if it had another value in the digest only */
+    uint64_t size;      /* 0: a small one, with optimizer state */
     const char *dir;
 } settings_t;
 
 static const char doc[] =
-    "Write a checkpoint of a small GPT-2 into DIR as W ranks would.";
+    "Write a checkpoint of a small GPT-2 into DIR as W ranks would, or of a "
+    "large one for measurements.";
 
 enum {
     OPTION_META = 0x100,
     OPTION_BAD_DIGEST,
+    OPTION_SIZE,
     OPTION_VOCAB,
     OPTION_WIDTH,
     OPTION_LAYERS
@@ -57,12 +59,28 @@ static const struct argp_option options[] = {
     {"change", 'c', "NAME:I", 0, "Change element I of a tensor", 0},
     {"bad-digest", OPTION_BAD_DIGEST, 0, 0, "Leave wrong digests", 0},
     {"meta", OPTION_META, "JSON", 0, "Metadata", 0},
+    {"size", OPTION_SIZE, "SIZE", 0,
+      "Parameters of about so many bytes, no optimizer state; values repeat",
+     0},
     {"vocab", OPTION_VOCAB, "N", 0, "Rows of the embedding (8192)", 0},
     {"width", OPTION_WIDTH, "N", 0, "Width (64)", 0},
     {"layers", OPTION_LAYERS, "N", 0, "Layers (2)", 0},
     {0}
 };
 /* clang-format on */
+
+/* Layers enough for what --size asks. */
+static void choose_shape(settings_t *set)
+{
+    uint64_t embedding, layer;
+
+    set->vocab = 50304;
+    set->width = 1024;
+    embedding = set->vocab * set->width * sizeof(float);
+    layer = 12 * set->width * set->width * sizeof(float);
+    set->layers =
+        (set->size > embedding + layer) ? (set->size - embedding) / layer : 1;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
@@ -94,6 +112,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_META:
         set->meta = text;
         return 0;
+    case OPTION_SIZE:
+        set->size = cli_parse_size(state, "size", text, 1);
+        return 0;
     case OPTION_VOCAB:
         set->vocab = cli_parse_count(state, "vocab", text, 1, 1 << 24);
         return 0;
@@ -101,7 +122,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         set->width = cli_parse_count(state, "width", text, 1, 1 << 16);
         return 0;
     case OPTION_LAYERS:
-        set->layers = cli_parse_count(state, "layers", text, 1, 1000);
+        set->layers = cli_parse_count(state, "layers", text, 1, 1 << 20);
         return 0;
     case ARGP_KEY_ARG:
         set->dir = text;
@@ -109,6 +130,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (set->dir == NULL) {
             argp_error(state, "a directory is needed");
+        }
+        if (set->size > 0) {
+            choose_shape(set);
         }
         return 0;
     default:
@@ -118,8 +142,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 /* --- The tensors ------------------------------------------------------------- */
 
-static fsdp_ckpt_desc_t tensors[TENSORS_MOST];
-static uint64_t numels[TENSORS_MOST];
+static fsdp_ckpt_desc_t *tensors;
+static uint64_t *numels;
 static uint32_t num_tensors;
 
 static void add_tensor(const char *kind, const char *name, const char *unit,
@@ -127,10 +151,8 @@ static void add_tensor(const char *kind, const char *name, const char *unit,
 {
     uint64_t *copy = cli_realloc(NULL, ndim, sizeof(*dims));
 
-    if (num_tensors == TENSORS_MOST) {
-        abort();
-    }
-
+    tensors = cli_realloc(tensors, num_tensors + 1ul, sizeof(*tensors));
+    numels = cli_realloc(numels, num_tensors + 1ul, sizeof(*numels));
     memcpy(copy, dims, ndim * sizeof(*dims));
     numels[num_tensors] = 1;
     for (uint32_t d = 0; d < ndim; d++) {
@@ -176,8 +198,9 @@ static void add_tensors(const settings_t *set)
 {
     const uint64_t wte[] = {set->vocab, set->width}, wpe[] = {32, set->width};
     const uint64_t rows[] = {3, 5}, empty[] = {0, 7};
+    unsigned num_kinds = (set->size > 0) ? 1 : KINDS;
 
-    for (unsigned k = 0; k < KINDS; k++) {
+    for (unsigned k = 0; k < num_kinds; k++) {
         add_tensor(kinds[k], "transformer.wte.weight", "root", FSDP_DTYPE_F32,
                    2, wte);
         add_tensor(kinds[k], "transformer.wpe.weight", "root", FSDP_DTYPE_F32,
@@ -190,7 +213,7 @@ static void add_tensors(const settings_t *set)
     for (uint64_t l = 0; l < set->layers; l++) {
         const char *unit = cli_printf("h.%" PRIu64, l);
 
-        for (unsigned k = 0; k < KINDS; k++) {
+        for (unsigned k = 0; k < num_kinds; k++) {
             add_layer(kinds[k], unit, set->width);
         }
     }
@@ -280,14 +303,40 @@ static void change(const settings_t *set, uint32_t t, uint64_t first,
 static fsdp_ckpt_part_t *parts;
 static size_t num_parts;
 
+/* With --size: values that all parts share, more of them than one has. */
+static float *pool;
+
+#define POOL_MORE 4096 /* a part begins that far into the pool, at most */
+
+static void fill_pool(const settings_t *set)
+{
+    uint64_t count = set->vocab * set->width + POOL_MORE;
+
+    pool = cli_realloc(NULL, count, sizeof(*pool));
+    fill(0, 0, count, pool);
+}
+
+static void *make_values(const settings_t *set, uint32_t t, uint64_t first,
+                         uint64_t count)
+{
+    unsigned bytes = fsdp_dtype_bits(tensors[t].dtype) / 8;
+    void *data;
+
+    if (pool != NULL) {
+        return pool + mix(t + first) % POOL_MORE;
+    }
+
+    data = cli_realloc(NULL, count, bytes);
+    fill(t, first, count, data);
+    change(set, t, first, count, data);
+    return data;
+}
+
 static void add_part(const settings_t *set, uint32_t t, uint64_t first,
                      uint64_t count)
 {
-    unsigned bytes = fsdp_dtype_bits(tensors[t].dtype) / 8;
-    void *data = cli_realloc(NULL, count, bytes);
+    void *data = make_values(set, t, first, count);
 
-    fill(t, first, count, data);
-    change(set, t, first, count, data);
     parts = cli_realloc(parts, num_parts + 1, sizeof(*parts));
     parts[num_parts++] = (fsdp_ckpt_part_t){t, first, count, data};
 }
@@ -387,7 +436,6 @@ static fsdp_status_t save_rank(const settings_t *set, uint32_t rank,
 
     FSDP_TRY(fsdp_mesh_init(&config.mesh, set->strategy, set->world, set->shard,
                             err));
-    add_tensors(set);
     FSDP_TRY(add_parts(set, &config.mesh, rank, err));
 
     config.dir = set->dir;
@@ -404,7 +452,7 @@ static fsdp_status_t save_rank(const settings_t *set, uint32_t rank,
     config.num_aliases = 1;
     config.meta_json = set->meta;
     config.deadline = 60;
-    if (rank == 0) {
+    if (rank == 0 && pool == NULL) {
         compute_digest(set, "model/", config.digest_model);
         compute_digest(set, "optim/", config.digest_optim);
         config.digest_model[1] += set->bad_digest;
@@ -420,6 +468,10 @@ static int save(const settings_t *set)
     fsdp_error_t err;
     int worst = 0, code;
 
+    add_tensors(set);
+    if (set->size > 0) {
+        fill_pool(set);
+    }
     for (uint32_t rank = 0; rank < set->world; rank++) {
         pid_t pid = fork();
 
