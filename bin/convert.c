@@ -23,11 +23,12 @@ typedef struct {
     tool_t tool;
     convert_preset_t preset;
     fsdp_ckpt_convert_config_t convert;
-    cli_list_t include, exclude, rename;
+    cli_list_t include, exclude, rename, split;
     bool has_format, has_strategy, all, verbose;
     uint32_t world; /* 0: not given */
     fsdp_strategy_t strategy;
     uint32_t shard; /* F of hybrid */
+    uint32_t down;  /* ranks of a layout: dp, which is across all of tp; 0 */
     const char *source, *target;
 } settings_t;
 
@@ -35,10 +36,12 @@ enum {
     OPTION_ALL = 0x100,
     OPTION_CAST,
     OPTION_FILES,
+    OPTION_LAYOUT,
     OPTION_ONLY_MODEL,
     OPTION_RECIPE,
     OPTION_RENAME,
     OPTION_SHARD_SIZE,
+    OPTION_SPLIT,
     OPTION_STRATEGY
 };
 
@@ -80,6 +83,15 @@ static const struct argp_option options_mesh[] = {
      "dcp is always in chunks)", 0},
     {"files", OPTION_FILES, "N", 0,
      "Write N shard files (default: one a rank, 256 at most)", 0},
+    {0}
+};
+static const struct argp_option options_layout[] = {
+    {"layout", OPTION_LAYOUT, "dp=D,tp=T", 0,
+     "For D times T ranks in a grid, T of them sharing what --split names "
+     "(dcp only)", 0},
+    {"split", OPTION_SPLIT, "PATTERN=DIM", 0,
+     "Split tensors whose name fits along DIM for the tp ranks of --layout "
+     "(repeatable, the first that fits counts)", 0},
     {0}
 };
 static const struct argp_option options_size[] = {
@@ -152,10 +164,39 @@ static void parse_format(settings_t *set, const char *text,
     set->has_format = true;
 }
 
+static void parse_layout(settings_t *set, char *text,
+                         const struct argp_state *state)
+{
+    char dp[] = "dp", tp[] = "tp", *const names[] = {dp, tp, NULL};
+    const char *const what[] = {"dp of the layout", "tp of the layout"};
+    uint32_t ranks[] = {0, 0};
+    char *value;
+
+    while (*text != '\0') {
+        int i = getsubopt(&text, names, &value);
+
+        if (i < 0 || value == NULL || ranks[i] != 0) {
+            argp_error(state, "the layout must be such as dp=2,tp=4");
+        }
+        ranks[i] =
+            (uint32_t)cli_parse_count(state, what[i], value, 1, WORLD_MOST);
+    }
+    if (ranks[1] == 0) {
+        argp_error(state, "a layout needs tp=T: ranks that share tensors");
+    }
+    if ((uint64_t)ranks[0] * ranks[1] > WORLD_MOST) {
+        argp_error(state, "the layout has more than %d ranks", WORLD_MOST);
+    }
+    set->down = ranks[0];
+    set->convert.tensor_parallel = ranks[1];
+}
+
 static error_t parse_value(int key, char *text, struct argp_state *state)
 {
     settings_t *set = state->input;
     fsdp_error_t err;
+    size_t size;
+    long dim;
 
     switch (key) {
     case 't':
@@ -175,6 +216,15 @@ static error_t parse_value(int key, char *text, struct argp_state *state)
     case OPTION_FILES:
         set->convert.files = (uint32_t)cli_parse_count(
             state, "the number of files", text, 1, FILES_MOST);
+        return 0;
+    case OPTION_LAYOUT:
+        parse_layout(set, text, state);
+        return 0;
+    case OPTION_SPLIT:
+        if (select_parse_split(text, &size, &dim, &err) != FSDP_OK) {
+            argp_error(state, "%s", err.text);
+        }
+        cli_list_add(&set->split, text);
         return 0;
     case OPTION_SHARD_SIZE:
         set->convert.shard_size =
@@ -233,6 +283,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 static const struct argp group_to = GROUP(options_to);
 static const struct argp group_mesh = GROUP(options_mesh);
+static const struct argp group_layout = GROUP(options_layout);
 static const struct argp group_size = GROUP(options_size);
 static const struct argp group_model = GROUP(options_model);
 static const struct argp group_all = GROUP(options_all);
@@ -240,8 +291,8 @@ static const struct argp group_names = GROUP(options_names);
 
 /* The common options are the first child of each. */
 static const struct argp_child children_any[] = {
-    COMMON, CHILD(group_to), CHILD(group_mesh), CHILD(group_size),
-    CHILD(group_model), CHILD(group_names), {0}
+    COMMON, CHILD(group_to), CHILD(group_mesh), CHILD(group_layout),
+    CHILD(group_size), CHILD(group_model), CHILD(group_names), {0}
 };
 static const struct argp_child children_reshard[] = {
     COMMON, CHILD(group_mesh), CHILD(group_model), CHILD(group_names), {0}
@@ -266,6 +317,16 @@ static void check_arguments(const settings_t *set,
     }
     if (*set->target == '\0') {
         argp_error(state, "the target's name is empty");
+    }
+    if (set->split.num > 0 && set->convert.tensor_parallel == 0) {
+        argp_error(state, "--split needs --layout, which says for how many");
+    }
+    if (set->down > 0 && set->world > 0 &&
+        set->world != set->down * set->convert.tensor_parallel) {
+        argp_error(state,
+                   "--layout is for %" PRIu32 " times %" PRIu32
+                   " ranks, --world for %" PRIu32,
+                   set->down, set->convert.tensor_parallel, set->world);
     }
     if (set->preset == CONVERT_RESHARD && set->world == 0 &&
         !set->has_strategy) {
@@ -331,7 +392,9 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
 static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
                                  fsdp_error_t *err)
 {
-    uint32_t world = (set->world > 0) ? set->world : info->mesh.world;
+    uint32_t world = (set->down > 0) ? set->down * set->convert.tensor_parallel
+                     : (set->world > 0) ? set->world
+                                        : info->mesh.world;
     fsdp_strategy_t strategy = set->strategy;
     uint32_t shard = set->shard;
 
@@ -476,6 +539,8 @@ static void prepare(settings_t *set)
     convert->num_exclude = set->exclude.num;
     convert->rename = set->rename.items;
     convert->num_rename = set->rename.num;
+    convert->split = set->split.items;
+    convert->num_split = set->split.num;
     convert->format = choose_format(set);
     if (set->preset == CONVERT_CONSOLIDATE) {
         convert->only_model = !set->all;
@@ -546,6 +611,7 @@ int convert_main(const char *program, convert_preset_t preset, int argc,
     free(set.include.items);
     free(set.exclude.items);
     free(set.rename.items);
+    free(set.split.items);
 
     return cli_finish(code);
 }

@@ -255,6 +255,12 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                               "this format cannot be written");
     }
+    if (config->tensor_parallel > 1 && !convert->format->has_boxes) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "%s holds no boxes of tensors, which this layout "
+                              "needs: choose dcp",
+                              convert->format->name);
+    }
     is_safetensors = convert->format->id == FSDP_CKPT_SAFETENSORS;
     convert->only_model = config->only_model || is_safetensors;
     convert->is_dir = is_safetensors

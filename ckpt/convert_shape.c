@@ -57,17 +57,20 @@ static fsdp_status_t shape_sharded(convert_t *convert, fsdp_error_t *err)
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
     return (dst->mesh.strategy == FSDP_STRATEGY_CHUNK)
-               ? target_rows(dst, files, err)
+               ? target_grid(dst, &(target_grid_t){0}, files, err)
                : target_shard(dst, files, err);
 }
 
-/* A file for each rank, rows of each tensor in it. */
-static fsdp_status_t shape_rows(convert_t *convert, fsdp_error_t *err)
+/* A file for each rank, a box of each tensor in it. */
+static fsdp_status_t shape_grid(convert_t *convert, fsdp_error_t *err)
 {
     catalog_t *dst = &convert->dst;
     uint32_t world = (convert->config->mesh.world > 0)
                          ? convert->config->mesh.world
                          : convert->src.mesh.world;
+    const target_grid_t grid = {.across = convert->config->tensor_parallel,
+                                .split = convert->config->split,
+                                .num_split = convert->config->num_split};
     uint32_t index;
     char name[32];
 
@@ -78,7 +81,7 @@ static fsdp_status_t shape_rows(convert_t *convert, fsdp_error_t *err)
         snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", r);
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
-    return target_rows(dst, world, err);
+    return target_grid(dst, &grid, world, err);
 }
 
 static fsdp_status_t add_whole(catalog_t *dst, uint64_t tensor, uint32_t file,
@@ -176,7 +179,7 @@ fsdp_status_t convert_shape(convert_t *convert, const char *single,
     if (convert->format->id == FSDP_CKPT_HDF5) {
         FSDP_TRY(shape_sharded(convert, err));
     } else if (convert->format->id == FSDP_CKPT_DCP) {
-        FSDP_TRY(shape_rows(convert, err));
+        FSDP_TRY(shape_grid(convert, err));
     } else {
         FSDP_TRY(shape_whole(convert, single, err));
     }

@@ -551,10 +551,15 @@ static fsdp_status_t gather_part(run_t *run, const part_t *part, char *stage,
                              .stage = stage,
                              .stage_bytes = (size_t)run->stage};
     uint64_t size = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype) / 8;
+    const catalog_t *dst = run->plan->dst;
+    catalog_box_t box;
+    bool boxed = copy->dst_piece != CATALOG_NONE &&
+                 catalog_box(dst, &dst->pieces[copy->dst_piece], &box);
 
-    return gather_elements(
-        &gather, run->plan->src->pieces[copy->src_piece].tensor,
-        (copy->src + part->from) / size, part->bytes / size, part->src, err);
+    return gather_elements(&gather,
+                           run->plan->src->pieces[copy->src_piece].tensor,
+                           boxed ? &box : NULL, (copy->src + part->from) / size,
+                           part->bytes / size, part->src, err);
 }
 
 static fsdp_status_t read_parts(run_t *run, const part_t *parts, unsigned num,

@@ -41,6 +41,7 @@ typedef struct {
     bool is_dir;    /* the target is a directory, else one file */
     bool has_crcs;  /* files keep a table of block checksums */
     bool has_kinds; /* names carry their kind: "model/…", "optim/…/…" */
+    bool has_boxes; /* pieces may be dense boxes */
 
     /**
      * Make one file: with room for its pieces, nothing else known yet.

@@ -305,7 +305,13 @@ typedef struct {
     const char *source;
     const char *target; /* must not exist */
     fsdp_ckpt_format_t format;
-    fsdp_mesh_t mesh;    /* target of HDF5; world 0: as the source has it */
+    fsdp_mesh_t mesh; /* target of HDF5 and DCP; world 0: as the source's */
+    /* DCP: of the ranks, so many beside each other share the tensors that
+     * "PATTERN=DIM" of split name, along that dimension, the first rule that
+     * fits counting; 0: 1 */
+    uint32_t tensor_parallel;
+    const char *const *split;
+    size_t num_split;
     uint32_t files;      /* shard files of HDF5; 0: the default */
     uint64_t shard_size; /* safetensors: bytes a file at most; 0: one file */
     const char *const *include; /* patterns (fnmatch); none: all tensors */

@@ -237,14 +237,30 @@ static fsdp_status_t run_loops(const loops_t *loops, unsigned d, uint64_t at,
 typedef struct {
     const gather_t *gather;
     const catalog_tensor_t *tensor;
-    uint64_t strides[BOX_MAX_NDIM]; /* of the tensor */
-    uint64_t first, count;
+    const uint64_t *dims; /* of the tensor */
+    uint64_t tensor_strides[BOX_MAX_NDIM];
+    const catalog_box_t *within;    /* NULL: the tensor itself */
+    uint64_t strides[BOX_MAX_NDIM]; /* of the box, where data lies */
+    uint64_t first;                 /* element of the box in data */
+    uint64_t low, high; /* the first and last element of the tensor */
     char *data;
     size_t size;
     uint64_t found;
     unsigned num_boxes;
-    box_t boxes[2 * BOX_MAX_NDIM]; /* the range asked for */
+    box_t boxes[2 * BOX_MAX_NDIM]; /* the range asked for, in the tensor */
 } asked_t;
+
+/* The tensor's element at a position. */
+static uint64_t element_at(const asked_t *asked, const uint64_t *position)
+{
+    uint64_t element = 0;
+
+    for (unsigned d = 0; d < asked->tensor->ndim; d++) {
+        element += position[d] * asked->tensor_strides[d];
+    }
+
+    return element;
+}
 
 static fsdp_status_t take_range(asked_t *asked, uint64_t piece_index,
                                 fsdp_error_t *err)
@@ -253,11 +269,11 @@ static fsdp_status_t take_range(asked_t *asked, uint64_t piece_index,
     const catalog_piece_t *piece = &gather->cat->pieces[piece_index];
     uint64_t end = piece->first + piece->count, first = piece->first;
 
-    if (end > asked->first + asked->count) {
-        end = asked->first + asked->count;
+    if (end > asked->high + 1) {
+        end = asked->high + 1;
     }
-    if (first < asked->first) {
-        first = asked->first;
+    if (first < asked->low) {
+        first = asked->low;
     }
     if (first >= end) {
         return FSDP_OK;
@@ -266,24 +282,27 @@ static fsdp_status_t take_range(asked_t *asked, uint64_t piece_index,
     asked->found += end - first;
     return gather->read(gather->arg, piece_index,
                         (first - piece->first) * asked->size,
-                        asked->data + (first - asked->first) * asked->size,
+                        asked->data + (first - asked->low) * asked->size,
                         (end - first) * asked->size, err);
 }
 
+/* @param at  The element of the piece that is the first one of the box. */
 static fsdp_status_t take_common(asked_t *asked, uint64_t piece_index,
-                                 const catalog_box_t *box, const box_t *common,
-                                 fsdp_error_t *err)
+                                 const catalog_box_t *box, uint64_t at,
+                                 const box_t *common, fsdp_error_t *err)
 {
     loops_t loops = {.gather = asked->gather,
                      .piece = piece_index,
-                     .dtype = (fsdp_dtype_t)asked->tensor->dtype,
+                     .dtype = (fsdp_dtype_t)asked->tensor->stored,
                      .size = asked->size,
                      .change = box->change};
-    uint64_t at = 0, to = 0, numel = 1;
+    uint64_t to = 0, numel = 1;
 
     for (unsigned d = 0; d < common->ndim; d++) {
+        uint64_t start = (asked->within != NULL) ? asked->within->start[d] : 0;
+
         at += (common->start[d] - box->start[d]) * box->strides[d];
-        to += common->start[d] * asked->strides[d];
+        to += (common->start[d] - start) * asked->strides[d];
         numel *= common->count[d];
         if (common->count[d] > 1) {
             add_loop(&loops, common->count[d], box->strides[d],
@@ -297,7 +316,8 @@ static fsdp_status_t take_common(asked_t *asked, uint64_t piece_index,
 }
 
 static fsdp_status_t take_box(asked_t *asked, uint64_t piece_index,
-                              const catalog_box_t *box, fsdp_error_t *err)
+                              const catalog_box_t *box, uint64_t at,
+                              fsdp_error_t *err)
 {
     box_t whole = {.ndim = box->ndim}, common;
 
@@ -305,20 +325,46 @@ static fsdp_status_t take_box(asked_t *asked, uint64_t piece_index,
     memcpy(whole.count, box->count, box->ndim * sizeof(*box->count));
     for (unsigned i = 0; i < asked->num_boxes; i++) {
         if (box_intersect(&asked->boxes[i], &whole, &common)) {
-            FSDP_TRY(take_common(asked, piece_index, box, &common, err));
+            FSDP_TRY(take_common(asked, piece_index, box, at, &common, err));
         }
     }
 
     return FSDP_OK;
 }
 
-/* The index of a box's last element. */
-static uint64_t last_of(const asked_t *asked, const catalog_box_t *box)
+/* A piece that is a range, for a box: it is some boxes itself. */
+static fsdp_status_t take_range_as_boxes(asked_t *asked, uint64_t piece_index,
+                                         fsdp_error_t *err)
 {
-    uint64_t last = 0;
+    const catalog_t *cat = asked->gather->cat;
+    const catalog_piece_t *piece = &cat->pieces[piece_index];
+    box_t boxes[2 * BOX_MAX_NDIM];
+    unsigned num = box_of_piece(cat, piece, boxes);
 
-    for (unsigned d = 0; d < box->ndim; d++) {
-        last += (box->start[d] + box->count[d] - 1) * asked->strides[d];
+    for (unsigned i = 0; i < num; i++) {
+        const catalog_box_t box = {.ndim = boxes[i].ndim,
+                                   .start = boxes[i].start,
+                                   .count = boxes[i].count,
+                                   .strides = asked->tensor_strides};
+        uint64_t at = element_at(asked, box.start) - piece->first;
+
+        FSDP_TRY(take_box(asked, piece_index, &box, at, err));
+    }
+
+    return FSDP_OK;
+}
+
+/* The tensor's element that is the last one of a piece. */
+static uint64_t last_of(const asked_t *asked, const catalog_piece_t *piece)
+{
+    uint64_t last = piece->first;
+    catalog_box_t box;
+
+    if (!catalog_box(asked->gather->cat, piece, &box)) {
+        return last + piece->count - 1;
+    }
+    for (unsigned d = 0; d < box.ndim; d++) {
+        last += (box.count[d] - 1) * asked->tensor_strides[d];
     }
 
     return last;
@@ -331,36 +377,70 @@ static fsdp_status_t take_pieces(asked_t *asked, fsdp_error_t *err)
     uint64_t end = p + asked->tensor->piece_count;
     catalog_box_t box;
 
-    for (; p < end && cat->pieces[p].first < asked->first + asked->count; p++) {
-        if (!catalog_box(cat, &cat->pieces[p], &box)) {
+    for (; p < end && cat->pieces[p].first <= asked->high; p++) {
+        if (last_of(asked, &cat->pieces[p]) < asked->low) {
+            continue;
+        }
+        if (catalog_box(cat, &cat->pieces[p], &box)) {
+            FSDP_TRY(take_box(asked, p, &box, 0, err));
+        } else if (asked->within == NULL) {
             FSDP_TRY(take_range(asked, p, err));
-        } else if (last_of(asked, &box) >= asked->first) {
-            FSDP_TRY(take_box(asked, p, &box, err));
+        } else {
+            FSDP_TRY(take_range_as_boxes(asked, p, err));
         }
     }
 
     return FSDP_OK;
 }
 
+/* Where what is asked for lies in the tensor.
+ * @return false if it is not there. */
+static bool find(asked_t *asked, uint64_t count)
+{
+    const catalog_box_t *within = asked->within;
+    unsigned ndim = asked->tensor->ndim, last;
+    const uint64_t *dims = (within != NULL) ? within->count : asked->dims;
+    uint64_t end[BOX_MAX_NDIM];
+
+    box_strides(ndim, asked->dims, NULL, asked->tensor_strides);
+    box_strides(ndim, dims, NULL, asked->strides);
+    if (box_from_range(ndim, dims, asked->first, count, asked->boxes,
+                       &asked->num_boxes) != FSDP_OK ||
+        asked->num_boxes == 0) {
+        return false;
+    }
+
+    for (unsigned i = 0; within != NULL && i < asked->num_boxes; i++) {
+        for (unsigned d = 0; d < ndim; d++) {
+            asked->boxes[i].start[d] += within->start[d];
+        }
+    }
+    last = asked->num_boxes - 1;
+    for (unsigned d = 0; d < ndim; d++) {
+        end[d] = asked->boxes[last].start[d] + asked->boxes[last].count[d] - 1;
+    }
+    asked->low = element_at(asked, asked->boxes[0].start);
+    asked->high = element_at(asked, end);
+    return true;
+}
+
 fsdp_status_t gather_elements(const gather_t *gather, uint64_t index,
-                              uint64_t first, uint64_t count, char *data,
-                              fsdp_error_t *err)
+                              const catalog_box_t *within, uint64_t first,
+                              uint64_t count, char *data, fsdp_error_t *err)
 {
     const catalog_t *cat = gather->cat;
     const catalog_tensor_t *tensor = &cat->tensors[index];
-    const uint64_t *dims = cat->dims + tensor->dims_first;
     asked_t asked;
 
     asked.gather = gather;
     asked.tensor = tensor;
+    asked.dims = cat->dims + tensor->dims_first;
+    asked.within = within;
     asked.first = first;
-    asked.count = count;
     asked.data = data;
-    asked.size = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) / 8;
+    asked.size = fsdp_dtype_bits((fsdp_dtype_t)tensor->stored) / 8;
     asked.found = 0;
-    box_strides(tensor->ndim, dims, NULL, asked.strides);
-    if (box_from_range(tensor->ndim, dims, first, count, asked.boxes,
-                       &asked.num_boxes) != FSDP_OK) {
+    if (!find(&asked, count)) {
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "%s: tensor %s has no elements [%" PRIu64
                               ", %" PRIu64 ")",
@@ -372,8 +452,8 @@ fsdp_status_t gather_elements(const gather_t *gather, uint64_t index,
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s: tensor %s: %" PRIu64 " of the elements "
                               "[%" PRIu64 ", %" PRIu64 ") are in the files",
-                              cat->path, tensor->name, asked.found, first,
-                              first + count);
+                              cat->path, tensor->name, asked.found, asked.low,
+                              asked.high + 1);
     }
 
     return FSDP_OK;

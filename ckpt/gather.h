@@ -1,5 +1,5 @@
 /*
- * Reading elements of a tensor whose pieces are boxes.
+ * Reading elements of a tensor where pieces are boxes, or a box is wanted.
  *
  * What a stretch of the tensor shares with a box is read in spans of the file
  * that fit into a small buffer, and put where it belongs from there.
@@ -24,12 +24,16 @@ typedef struct {
 } gather_t;
 
 /**
- * Elements [first, first + count) of a tensor into @a data.
+ * Elements [first, first + count) of a tensor, or of a dense box of it, in
+ * row-major order into @a data.
+ *
+ * @param within  The box; NULL: the tensor.  Pieces may then be asked for more
+ *                than once.
  *
  * @return what @a read returned, or FSDP_ERR_CORRUPT if one is in no piece.
  */
 fsdp_status_t gather_elements(const gather_t *gather, uint64_t tensor,
-                              uint64_t first, uint64_t count, char *data,
-                              fsdp_error_t *err);
+                              const catalog_box_t *within, uint64_t first,
+                              uint64_t count, char *data, fsdp_error_t *err);
 
 #endif

@@ -57,6 +57,7 @@ libckptcore_la_SOURCES = \
 	ckpt/save_message.h \
 	ckpt/target.c \
 	ckpt/target.h \
+	ckpt/target_grid.c \
 	ckpt/tensor_hash.c \
 	ckpt/tensor_hash.h \
 	ckpt/value.c \

@@ -221,8 +221,9 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
 
 /* --- Target pieces from source pieces ---------------------------------------------- */
 
-/* The pieces of a boxed tensor are found when it is copied: a box may share
- * millions of short runs with the target. */
+/* The pieces of a boxed tensor, and those that share elements with a box, are
+ * found when it is copied: a box may share millions of short runs with the
+ * other side. */
 static fsdp_status_t add_gather(plan_t *plan, const catalog_tensor_t *from,
                                 uint64_t first, uint64_t count,
                                 const plan_copy_t *make, fsdp_error_t *err)
@@ -283,13 +284,14 @@ static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
     return FSDP_OK;
 }
 
-/* Strided pieces are not read from front to back: once more, for the
- * checksum. */
-static fsdp_status_t add_strided(plan_t *plan, const uint64_t *map,
-                                 fsdp_error_t *err)
+/* Strided pieces, and those that go into boxes, are not read from front to
+ * back: once more, for the checksum. */
+static fsdp_status_t add_unordered(plan_t *plan, const uint64_t *map,
+                                   fsdp_error_t *err)
 {
+    enum { USED = 1, BOXED = 2 };
     const catalog_t *src = plan->src;
-    bool *used = calloc(src->num_tensors + 1, sizeof(*used));
+    uint8_t *used = calloc(src->num_tensors + 1, sizeof(*used));
     fsdp_status_t status = FSDP_OK;
     catalog_box_t box;
 
@@ -298,11 +300,15 @@ static fsdp_status_t add_strided(plan_t *plan, const uint64_t *map,
     }
 
     for (uint64_t t = 0; t < plan->dst->num_tensors; t++) {
-        used[map[t]] = true;
+        used[map[t]] |= USED;
+        if (plan->dst->tensors[t].boxed) {
+            used[map[t]] |= BOXED;
+        }
     }
     for (uint64_t p = 0; p < src->num_pieces && status == FSDP_OK; p++) {
         const catalog_piece_t *piece = &src->pieces[p];
         uint8_t dtype = src->tensors[piece->tensor].dtype;
+        bool strided = catalog_box(src, piece, &box) && !box.dense;
         const plan_copy_t copy = {.bytes = catalog_piece_bytes(src, piece),
                                   .src_piece = (uint32_t)p,
                                   .dst_piece = CATALOG_NONE,
@@ -310,8 +316,9 @@ static fsdp_status_t add_strided(plan_t *plan, const uint64_t *map,
                                   .dst_dtype = dtype,
                                   .flags = PLAN_DISCARD};
 
-        if (used[piece->tensor] && piece->crc_first != CATALOG_NONE &&
-            catalog_box(src, piece, &box) && !box.dense) {
+        if (piece->crc_first != CATALOG_NONE &&
+            ((used[piece->tensor] & BOXED) != 0 ||
+             (used[piece->tensor] != 0 && strided))) {
             status = add_copy(plan, &copy, err);
         }
     }
@@ -363,14 +370,19 @@ fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
         const catalog_tensor_t *from = &src->tensors[map[piece->tensor]];
         const plan_copy_t make = {.dst_piece = (uint32_t)p,
                                   .src_dtype = from->stored,
-                                  .dst_dtype = to->dtype};
+                                  .dst_dtype = to->dtype,
+                                  .flags = to->boxed ? PLAN_AGAIN : 0};
 
         FSDP_TRY_GOTO(check_pair(from, to, err), err_free);
-        FSDP_TRY_GOTO(add_range(plan, map[piece->tensor], piece->first,
-                                piece->count, &make, err),
-                      err_free);
+        status = (piece->box != CATALOG_NONE)
+                     ? add_gather(plan, from, 0, piece->count, &make, err)
+                     : add_range(plan, map[piece->tensor], piece->first,
+                                 piece->count, &make, err);
+        if (status != FSDP_OK) {
+            goto err_free;
+        }
     }
-    FSDP_TRY_GOTO(add_strided(plan, map, err), err_free);
+    FSDP_TRY_GOTO(add_unordered(plan, map, err), err_free);
 
     count_runs(plan);
     return FSDP_OK;

@@ -18,7 +18,8 @@ enum {
     PLAN_AGAIN = 8,   /* the source bytes are in another copy too: they do not
                          count for the source's checksum */
     PLAN_GATHER = 16  /* the elements lie in boxes: src is the byte of the
-                         tensor in row-major order, src_piece its first piece */
+                         tensor, or of the target's box, in row-major order,
+                         src_piece the tensor's first piece */
 };
 
 typedef struct {
@@ -46,7 +47,7 @@ typedef struct {
 /**
  * Fill the pieces of a target from a source: reshard, convert, consolidate.
  *
- * @param dst  Sealed; offsets may still be unknown.
+ * @param dst  Sealed; offsets may still be unknown.  Boxes are dense.
  * @param map  The source tensor of each target tensor; same shape, and the
  *             same type or both floating-point.
  *

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -389,52 +388,4 @@ err_free:
     free(numels);
     free(starts);
     return status;
-}
-
-/* --- Rows ----------------------------------------------------------------------------- */
-
-static fsdp_status_t add_rows(catalog_t *cat, uint64_t index, uint32_t files,
-                              fsdp_error_t *err)
-{
-    const catalog_tensor_t *tensor = &cat->tensors[index];
-    uint64_t rows = (tensor->ndim > 0) ? cat->dims[tensor->dims_first] : 1;
-    uint64_t row = (rows > 0) ? tensor->numel / rows : 0;
-    uint32_t world = cat->mesh.world;
-    uint64_t most = rows / world + (rows % world != 0);
-
-    if (most < rows &&
-        row % 8 * fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) % 8 != 0) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "tensor %s: its rows of %" PRIu64
-                              " %s are no whole bytes, so that it cannot be "
-                              "cut into chunks: choose another --strategy",
-                              tensor->name, row,
-                              fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
-    }
-
-    for (uint64_t r = 0; r < world && r * most < rows && row > 0; r++) {
-        uint64_t begin = r * most;
-        uint64_t end = (rows - begin < most) ? rows : begin + most;
-        const catalog_piece_t piece = {
-            .first = begin * row,
-            .count = (end - begin) * row,
-            .tensor = (uint32_t)index,
-            .file = target_file_of((uint32_t)r, world, files),
-            .rank = (uint32_t)r,
-            .crc_first = CATALOG_NONE,
-            .box = CATALOG_NONE};
-
-        FSDP_TRY(catalog_add_piece(cat, &piece, err));
-    }
-
-    return FSDP_OK;
-}
-
-fsdp_status_t target_rows(catalog_t *cat, uint32_t files, fsdp_error_t *err)
-{
-    for (uint64_t t = 0; t < cat->num_tensors; t++) {
-        FSDP_TRY(add_rows(cat, t, files, err));
-    }
-
-    return FSDP_OK;
 }

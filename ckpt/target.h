@@ -49,13 +49,27 @@ fsdp_status_t target_create(const format_t *format, catalog_t *cat,
  */
 fsdp_status_t target_shard(catalog_t *cat, uint32_t files, fsdp_error_t *err);
 
+/* Ranks in a grid: rank r = a + across * i, and how tensors are cut in it. */
+typedef struct {
+    uint32_t across;          /* ranks of tensor parallelism; 0: 1 */
+    const char *const *split; /* "PATTERN=DIM": tensors whose name fits are
+                                  cut along DIM for them, by the first rule */
+    size_t num_split;
+} target_grid_t;
+
 /**
- * Add the pieces of each rank, which are rows: rank r of W has those from
- * r * c on, c being the size of dimension 0 over W, rounded up: as torch.chunk
- * cuts, and FSDP2 and DTensor shard.  A scalar is rank 0's.
+ * Add the pieces of each rank, which are boxes: a tensor's part a of `across`
+ * along the dimension of its rule, and of that the rows that are part i of
+ * dimension 0.  Part k of n elements in m parts begins at k * c, c being n / m
+ * rounded up: as torch.chunk cuts, and FSDP2 and DTensor shard.  What no rule
+ * fits is whole across and held by the ranks with a = 0, a scalar by rank 0.
  *
  * @param cat  As above, of mesh.world ranks.
+ *
+ * @return FSDP_ERR_INVALID_PARAM for a rule that fits nothing, or a tensor
+ *         without that dimension.
  */
-fsdp_status_t target_rows(catalog_t *cat, uint32_t files, fsdp_error_t *err);
+fsdp_status_t target_grid(catalog_t *cat, const target_grid_t *grid,
+                          uint32_t files, fsdp_error_t *err);
 
 #endif

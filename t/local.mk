@@ -75,6 +75,7 @@ dist_check_SCRIPTS += \
 	t/t3005-usage.t \
 	t/t3006-examples.t \
 	t/t3007-prune.t \
+	t/t3010-targets.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \

@@ -839,6 +839,7 @@ const format_t format_dcp = {
     .open = dcp_open,
     .is_dir = true,
     .has_crcs = true,
+    .has_boxes = true,
     .create = dcp_create,
     .finish = dcp_finish,
 };

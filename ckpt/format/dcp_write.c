@@ -26,16 +26,22 @@
 
 /* --- Chunks ------------------------------------------------------------------- */
 
-/* A piece is rows of its tensor.
- * @return false if it is not. */
-static bool rows_of(const catalog_t *cat, const catalog_piece_t *piece,
-                    uint64_t *start, uint64_t *count)
+/* A piece is a box or rows of its tensor.
+ * @return false if it is neither. */
+static bool chunk_of(const catalog_t *cat, const catalog_piece_t *piece,
+                     uint64_t *start, uint64_t *count)
 {
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     const uint64_t *dims = cat->dims + tensor->dims_first;
+    catalog_box_t box;
     uint64_t row;
 
     if (tensor->ndim == 0) {
+        return true;
+    }
+    if (catalog_box(cat, piece, &box)) {
+        memcpy(start, box.start, tensor->ndim * sizeof(*start));
+        memcpy(count, box.count, tensor->ndim * sizeof(*count));
         return true;
     }
 
@@ -56,9 +62,9 @@ static fsdp_status_t make_archive(const catalog_t *cat,
     uint32_t crc32 =
         (piece->crc_first != CATALOG_NONE) ? cat->crcs[piece->crc_first] : 0;
 
-    if (!rows_of(cat, piece, start, count)) {
+    if (!chunk_of(cat, piece, start, count)) {
         return fsdp_error_set(err, FSDP_ERR_BAD_STATE,
-                              "tensor %s: a piece is not whole rows",
+                              "tensor %s: a piece is neither rows nor a box",
                               tensor->name);
     }
 
@@ -314,7 +320,8 @@ static void write_tensor(pickle_writer_t *writer, uint32_t *memos,
     pickle_write_op(writer, ']');
     pickle_write_op(writer, '(');
     for (uint32_t i = 0; i < tensor->piece_count; i++) {
-        (void)rows_of(cat, &cat->pieces[tensor->piece_first + i], start, count);
+        (void)chunk_of(cat, &cat->pieces[tensor->piece_first + i], start,
+                       count);
         write_chunk(writer, memos, tensor->ndim, start, count);
     }
     if (tensor->piece_count == 0) {
@@ -376,7 +383,7 @@ static void write_records(pickle_writer_t *writer, uint32_t *memos,
     for (uint32_t i = 0; i < tensor->piece_count; i++) {
         const catalog_piece_t *piece = &cat->pieces[tensor->piece_first + i];
 
-        (void)rows_of(cat, piece, start, count);
+        (void)chunk_of(cat, piece, start, count);
         begin_object(writer, META, "MetadataIndex");
         write_key(writer, memos, KEY_FQN);
         pickle_write_again(writer, name, &memo);

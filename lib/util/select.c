@@ -119,6 +119,26 @@ fsdp_status_t select_check_rule(const char *rule, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+fsdp_status_t select_parse_split(const char *rule, size_t *size_p, long *dim_p,
+                                 fsdp_error_t *err)
+{
+    const char *equals = strrchr(rule, '=');
+    char *end = NULL;
+
+    if (equals != NULL && equals > rule && equals[1] != '\0') {
+        *size_p = (size_t)(equals - rule);
+        *dim_p = strtol(equals + 1, &end, 10);
+    }
+    if (end == NULL || *end != '\0') {
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "'%s' does not say what is split where: give "
+                              "PATTERN=DIMENSION, such as '*.c_attn.weight=1'",
+                              rule);
+    }
+
+    return FSDP_OK;
+}
+
 char *select_rename(const char *const *rules, size_t num, const char *name)
 {
     char *now = strdup(name);

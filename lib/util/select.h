@@ -39,6 +39,17 @@ fsdp_status_t select_check_rule(const char *rule, fsdp_error_t *err);
  * @return the new name, to be freed by the caller; NULL: no memory. */
 char *select_rename(const char *const *rules, size_t num, const char *name);
 
+/**
+ * Read "PATTERN=DIM", a dimension that tensors are split along: below 0, from
+ * the last one on.
+ *
+ * @param size_p  Bytes of the pattern.
+ *
+ * @return FSDP_ERR_INVALID_PARAM with the rule if it is none.
+ */
+fsdp_status_t select_parse_split(const char *rule, size_t *size_p, long *dim_p,
+                                 fsdp_error_t *err);
+
 /* The name without its kind: "model/x" and "optim/exp_avg/x" give "x"; others
  * stay as they are.  Points into @a name. */
 const char *select_base(const char *name);

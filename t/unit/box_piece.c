@@ -126,6 +126,13 @@ static fsdp_status_t write_box(writer_t *writer, const uint64_t *start,
         span += (count[d] - 1) * strides[d];
     }
 
+    if (writer->fd < 0) { /* of a target: only where it will be */
+        piece.offset = writer->end;
+        piece.crc_first = CATALOG_NONE;
+        writer->end += numel * tensor->size;
+        return catalog_add_box(writer->cat, &piece, start, count, NULL, NULL);
+    }
+
     data = calloc(span, tensor->size);
     for (uint64_t i = 0; i < numel; i++) {
         index = index_of(tensor, start, count, strides, i, &at);
@@ -232,9 +239,59 @@ static void check_ranges(catalog_t *cat, const tensor_t *tensor,
        options->jobs, (unsigned long long)options->max_mem);
 }
 
-/* Into a few ranges of elements in one file. */
+/* The pieces of a target: a few ranges of elements, or dense boxes, one after
+ * the other in one file. */
+static void add_ranges(catalog_t *dst, const tensor_t *tensor)
+{
+    for (uint64_t first = 0, count; first < tensor->numel; first += count) {
+        const catalog_piece_t *piece;
+
+        count = 1 + rng() % tensor->numel;
+        if (count > tensor->numel - first) {
+            count = tensor->numel - first;
+        }
+        piece = &(catalog_piece_t){.first = first,
+                                   .count = count,
+                                   .offset = first * tensor->size,
+                                   .crc_first = CATALOG_NONE};
+        catalog_add_piece(dst, piece, NULL);
+    }
+}
+
+static void add_boxes(catalog_t *dst, const tensor_t *tensor)
+{
+    const uint64_t start[4] = {0};
+    writer_t writer = {.cat = dst, .what = tensor, .fd = -1};
+
+    write_parts(&writer, start, tensor->dims, 4);
+}
+
+/* What a target piece holds, back to where it belongs. */
+static void take_piece(const catalog_t *dst, const catalog_piece_t *piece,
+                       const tensor_t *tensor, int fd, unsigned char *data)
+{
+    unsigned char *part = malloc(piece->count * tensor->size);
+    catalog_box_t box;
+    bool boxed = catalog_box(dst, piece, &box);
+
+    if (pread(fd, part, piece->count * tensor->size, (off_t)piece->offset) !=
+        (ssize_t)(piece->count * tensor->size)) {
+        abort();
+    }
+    for (uint64_t i = 0, at; i < piece->count; i++) {
+        uint64_t index =
+            boxed ? index_of(tensor, box.start, box.count, box.strides, i, &at)
+                  : piece->first + i;
+
+        memcpy(data + index * tensor->size, part + i * tensor->size,
+               tensor->size);
+    }
+    free(part);
+}
+
+/* Into one file. */
 static fsdp_status_t convert(catalog_t *src, const tensor_t *tensor,
-                             const fsdp_ckpt_engine_t *options,
+                             const fsdp_ckpt_engine_t *options, bool boxes,
                              unsigned char *data)
 {
     char *path = io_path("%s/target", dir);
@@ -252,18 +309,10 @@ static fsdp_status_t convert(catalog_t *src, const tensor_t *tensor,
     catalog_add_tensor(&dst, "x", tensor->dtype, tensor->ndim, tensor->dims,
                        NULL, &added, NULL);
     catalog_add_file(&dst, "target", 0, &file, NULL);
-    for (uint64_t first = 0, count; first < tensor->numel; first += count) {
-        const catalog_piece_t *piece;
-
-        count = 1 + rng() % tensor->numel;
-        if (count > tensor->numel - first) {
-            count = tensor->numel - first;
-        }
-        piece = &(catalog_piece_t){.first = first,
-                                   .count = count,
-                                   .offset = first * tensor->size,
-                                   .crc_first = CATALOG_NONE};
-        catalog_add_piece(&dst, piece, NULL);
+    if (boxes) {
+        add_boxes(&dst, tensor);
+    } else {
+        add_ranges(&dst, tensor);
     }
     status = catalog_seal(&dst, CATALOG_CHECK_COVER, NULL);
     if (status == FSDP_OK) {
@@ -275,9 +324,8 @@ static fsdp_status_t convert(catalog_t *src, const tensor_t *tensor,
         status = (status == FSDP_OK) ? engine_run(&job, NULL, NULL) : status;
         plan_free(&plan);
     }
-    if (status == FSDP_OK && pread(fd, data, tensor->numel * tensor->size, 0) !=
-                                 (ssize_t)(tensor->numel * tensor->size)) {
-        status = FSDP_ERR_IO;
+    for (uint64_t p = 0; status == FSDP_OK && p < dst.num_pieces; p++) {
+        take_piece(&dst, &dst.pieces[p], tensor, fd, data);
     }
     close(fd);
     unlink(path);
@@ -314,13 +362,17 @@ static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided)
     make_source(&cat, tensor, depth, strided);
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         check_ranges(&cat, tensor, &options[i]);
-        memset(data, 0, tensor->numel * tensor->size);
-        ok(convert(&cat, tensor, &options[i], data) == FSDP_OK &&
-               memcmp(data, tensor->truth, tensor->numel * tensor->size) == 0,
-           "and converted");
+        for (int boxes = 0; boxes < 2; boxes++) {
+            memset(data, 0, tensor->numel * tensor->size);
+            ok(convert(&cat, tensor, &options[i], boxes, data) == FSDP_OK &&
+                   memcmp(data, tensor->truth, tensor->numel * tensor->size) ==
+                       0,
+               "and converted, to %s", boxes ? "boxes" : "ranges");
+        }
     }
     flip_bit(&cat, cat.pieces[cat.num_pieces / 2].offset);
-    ok(convert(&cat, tensor, &options[1], data) == FSDP_ERR_CORRUPT,
+    ok(convert(&cat, tensor, &options[1], false, data) == FSDP_ERR_CORRUPT &&
+           convert(&cat, tensor, &options[1], true, data) == FSDP_ERR_CORRUPT,
        "a bit that is not right is found");
     catalog_free(&cat);
     free(data);
