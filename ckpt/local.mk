@@ -125,6 +125,7 @@ libckptcore_la_SOURCES += \
 	ckpt/format/dcp_archive.h \
 	ckpt/format/dcp_hf.c \
 	ckpt/format/dcp_write.c \
+	ckpt/pickle_value.c \
 	ckpt/pickle_write.c \
 	ckpt/pickle_write.h \
 	ckpt/format/dcp.h \

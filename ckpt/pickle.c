@@ -684,13 +684,14 @@ static fsdp_status_t push_stack_global(vm_t *vm)
     return replace(vm, 2, ref);
 }
 
-static fsdp_status_t push_object(vm_t *vm)
+static fsdp_status_t push_object(vm_t *vm, bool is_new)
 {
     FSDP_TRY(want(vm, 2));
     if (pickle_kind(vm->tree, *top(vm, 1)) != PICKLE_TUPLE) {
         return bad(vm, "the arguments of a class are no tuple");
     }
-    return replace(vm, 2, tree_object(vm->tree, *top(vm, 2), *top(vm, 1)));
+    return replace(vm, 2,
+                   tree_object(vm->tree, *top(vm, 2), *top(vm, 1), is_new));
 }
 
 /* class, args, keywords: the keywords become the last argument. */
@@ -716,7 +717,7 @@ static fsdp_status_t push_object_ex(vm_t *vm)
     args = tree_tuple(vm->tree, all, num + 1);
     free(all);
     return (args != 0)
-               ? replace(vm, 3, tree_object(vm->tree, *top(vm, 3), args))
+               ? replace(vm, 3, tree_object(vm->tree, *top(vm, 3), args, false))
                : no_memory(vm);
 }
 
@@ -738,7 +739,7 @@ static fsdp_status_t push_instance(vm_t *vm, bool in_line)
         num--;
     }
     args = tree_tuple(vm->tree, items, num);
-    return (args != 0) ? push(vm, tree_object(vm->tree, cls, args))
+    return (args != 0) ? push(vm, tree_object(vm->tree, cls, args, false))
                        : no_memory(vm);
 }
 
@@ -924,7 +925,7 @@ static fsdp_status_t step(vm_t *vm, unsigned op)
         return push_stack_global(vm);
     case OP_NEWOBJ:
     case OP_REDUCE:
-        return push_object(vm);
+        return push_object(vm, op == OP_NEWOBJ);
     case OP_BUILD:
         return build(vm);
     case OP_BINPERSID:

@@ -123,6 +123,9 @@ pickle_ref_t pickle_args(const pickle_t *pickle, pickle_ref_t ref);
 pickle_ref_t pickle_state(const pickle_t *pickle, pickle_ref_t ref);
 pickle_ref_t pickle_items(const pickle_t *pickle, pickle_ref_t ref);
 
+/* An object that was made without a call of its class. */
+bool pickle_is_new(const pickle_t *pickle, pickle_ref_t ref);
+
 /* Argument @a i of an object. */
 pickle_ref_t pickle_arg(const pickle_t *pickle, pickle_ref_t ref, uint64_t i);
 

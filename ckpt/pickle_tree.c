@@ -297,7 +297,8 @@ pickle_ref_t tree_node(pickle_t *tree, uint32_t kind, pickle_ref_t a,
     return (pickle_ref_t)(2 * at);
 }
 
-pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args)
+pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args,
+                         bool is_new)
 {
     uint64_t at = take(tree, 4);
 
@@ -305,7 +306,7 @@ pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args)
         return 0;
     }
 
-    tree->words[at] = header(PICKLE_OBJECT, 0);
+    tree->words[at] = header(PICKLE_OBJECT, is_new ? TREE_IS_NEW : 0);
     tree->words[at + 1] = cls;
     tree->words[at + 2] = args;
     tree->words[at + 3] = 0;
@@ -316,22 +317,22 @@ pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args)
 static bool set_part(pickle_t *tree, pickle_ref_t ref, unsigned part,
                      pickle_ref_t value)
 {
-    unsigned has = tree->words[ref / 2] >> TREE_KIND_BITS;
+    unsigned num = tree->words[ref / 2] >> TREE_KIND_BITS;
+    unsigned has = num & TREE_HAS_BOTH;
     pickle_ref_t pair = tree->words[ref / 2 + 3];
 
     if (has == 0 || has == part) {
-        tree->words[ref / 2] = header(PICKLE_OBJECT, part);
+        tree->words[ref / 2] = header(PICKLE_OBJECT, num | part);
         tree->words[ref / 2 + 3] = value;
         return true;
     }
 
-    if (has != (TREE_HAS_STATE | TREE_HAS_ITEMS)) {
+    if (has != TREE_HAS_BOTH) {
         pair = tree_node(tree, TREE_PAIR, pair, pair, 0);
         if (pair == 0) {
             return false;
         }
-        tree->words[ref / 2] =
-            header(PICKLE_OBJECT, TREE_HAS_STATE | TREE_HAS_ITEMS);
+        tree->words[ref / 2] = header(PICKLE_OBJECT, num | TREE_HAS_BOTH);
         tree->words[ref / 2 + 3] = pair;
     }
     tree->words[pair / 2 + part] = value;
@@ -347,11 +348,11 @@ static pickle_ref_t get_part(const pickle_t *tree, pickle_ref_t ref,
         return 0;
     }
 
-    has = tree->words[ref / 2] >> TREE_KIND_BITS;
+    has = (tree->words[ref / 2] >> TREE_KIND_BITS) & TREE_HAS_BOTH;
     if (has == part) {
         return tree->words[ref / 2 + 3];
     }
-    return (has == (TREE_HAS_STATE | TREE_HAS_ITEMS))
+    return (has == TREE_HAS_BOTH)
                ? tree->words[tree->words[ref / 2 + 3] / 2 + part]
                : 0;
 }
@@ -524,6 +525,12 @@ pickle_ref_t pickle_args(const pickle_t *pickle, pickle_ref_t ref)
     default:
         return 0;
     }
+}
+
+bool pickle_is_new(const pickle_t *pickle, pickle_ref_t ref)
+{
+    return pickle_kind(pickle, ref) == PICKLE_OBJECT &&
+           ((pickle->words[ref / 2] >> TREE_KIND_BITS) & TREE_IS_NEW) != 0;
 }
 
 pickle_ref_t pickle_state(const pickle_t *pickle, pickle_ref_t ref)

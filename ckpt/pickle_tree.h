@@ -15,8 +15,14 @@
 #define TREE_MAX_WORDS (1ull << 31) /* as many as references reach */
 #define TREE_PAIR      31u          /* state and items of an object */
 
-/* The number of an object says what its last word is. */
-enum { TREE_HAS_STATE = 1, TREE_HAS_ITEMS = 2 };
+/* The number of an object says what its last word is, and whether it was made
+ * by its class's __new__ instead of a call. */
+enum {
+    TREE_HAS_STATE = 1,
+    TREE_HAS_ITEMS = 2,
+    TREE_HAS_BOTH = TREE_HAS_STATE | TREE_HAS_ITEMS,
+    TREE_IS_NEW = 4
+};
 
 /* References of constants. */
 enum { TREE_NONE = 2, TREE_FALSE = 4, TREE_TRUE = 6, TREE_EMPTY_TUPLE = 8 };
@@ -44,7 +50,8 @@ pickle_ref_t tree_tuple(pickle_t *tree, const pickle_ref_t *items,
 pickle_ref_t tree_list(pickle_t *tree, pickle_kind_t kind);
 pickle_ref_t tree_node(pickle_t *tree, uint32_t kind, pickle_ref_t a,
                        pickle_ref_t b, unsigned num);
-pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args);
+pickle_ref_t tree_object(pickle_t *tree, pickle_ref_t cls, pickle_ref_t args,
+                         bool is_new);
 
 /* Append to a list, set or dict (@a num elements: keys and values in turn). */
 bool tree_append(pickle_t *tree, pickle_ref_t ref, const pickle_ref_t *items,

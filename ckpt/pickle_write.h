@@ -46,6 +46,11 @@ void pickle_write_bool(pickle_writer_t *writer, bool value);
 void pickle_write_int(pickle_writer_t *writer, int64_t value);
 void pickle_write_float(pickle_writer_t *writer, double value);
 void pickle_write_text(pickle_writer_t *writer, const char *text);
+void pickle_write_string(pickle_writer_t *writer, const char *text,
+                         size_t size);
+
+/* An integer of any size, from its decimal digits. */
+void pickle_write_decimal(pickle_writer_t *writer, const char *digits);
 
 /* A text that is used again: @a memo_p is UINT32_MAX at first. */
 void pickle_write_again(pickle_writer_t *writer, const char *text,
@@ -55,16 +60,28 @@ void pickle_write_again(pickle_writer_t *writer, const char *text,
 void pickle_write_class(pickle_writer_t *writer, const char *module,
                         const char *name);
 
+/* The same, of which nothing is remembered. */
+void pickle_write_global(pickle_writer_t *writer, const char *module,
+                         const char *name);
+
 /* A tuple of integers. */
 void pickle_write_ints(pickle_writer_t *writer, const uint64_t *values,
                        unsigned num);
 
+/* A tensor of a value was met.  @return false if it cannot be written. */
+typedef bool (*pickle_write_tensor_f)(pickle_writer_t *writer, const char *name,
+                                      void *arg);
+
 /**
  * A value as value.h describes it.
  *
- * @return false if it holds what is no plain Python value: a tensor, or an
- *         object of another class.  Then what was written is to be dropped.
+ * @param tensor  Writes the tensors in it; NULL: none can be written.
+ *
+ * @return false if it holds what cannot be made again: an object of which only
+ *         class and repr() are known, a storage, a tensor if @a tensor says
+ *         so.  Then what was written is to be dropped.
  */
-bool pickle_write_value(pickle_writer_t *writer, const json_t *value);
+bool pickle_write_value(pickle_writer_t *writer, const json_t *value,
+                        pickle_write_tensor_f tensor, void *arg);
 
 #endif

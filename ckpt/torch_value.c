@@ -352,35 +352,77 @@ static fsdp_status_t put_tagged(walk_t *walk, const char *tag, pickle_ref_t ref,
     return put(walk, "}");
 }
 
+/* JSON's objects have texts as keys; what begins with '$' means something
+ * else. */
+static bool is_plain_key(const pickle_t *pickle, pickle_ref_t key)
+{
+    const char *text = pickle_str(pickle, key, NULL);
+
+    return pickle_kind(pickle, key) == PICKLE_STR && text[0] != '$';
+}
+
+static bool is_plain_dict(const pickle_t *pickle, pickle_ref_t dict)
+{
+    uint64_t num = pickle_count(pickle, dict);
+
+    for (uint64_t i = 0; i < num; i++) {
+        if (!is_plain_key(pickle, pickle_key(pickle, dict, i))) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+/* What names a member: its key, or its number if that is a tuple or so. */
+static fsdp_status_t member_name(walk_t *walk, pickle_ref_t key, uint64_t i,
+                                 buffer_t *out)
+{
+    if (key_text(walk, key, out) == FSDP_OK) {
+        return add(walk, out, "", 0);
+    }
+
+    out->used = 0;
+    return put_format(walk, out, "%" PRIu64, i);
+}
+
+/* "KEY": VALUE, or [KEY, VALUE]. */
+static fsdp_status_t put_member(walk_t *walk, pickle_ref_t dict, uint64_t i,
+                                bool is_plain, unsigned depth)
+{
+    pickle_ref_t key = pickle_key(walk->pickle, dict, i);
+    size_t used = walk->name.used;
+    fsdp_status_t status;
+    buffer_t name = {0};
+
+    FSDP_TRY(put(walk, is_plain ? "" : "["));
+    FSDP_TRY(put_value(walk, key, depth));
+    FSDP_TRY(put(walk, is_plain ? ": " : ", "));
+    status = member_name(walk, key, i, &name);
+    if (status == FSDP_OK) {
+        status = push_name(walk, name.data, name.used);
+    }
+    free(name.data);
+    FSDP_TRY(status);
+    FSDP_TRY(put_value(walk, pickle_item(walk->pickle, dict, i), depth));
+    pop_name(walk, used);
+    return put(walk, is_plain ? "" : "]");
+}
+
 static fsdp_status_t put_members(walk_t *walk, pickle_ref_t dict,
                                  unsigned depth)
 {
+    bool is_plain = is_plain_dict(walk->pickle, dict);
     uint64_t num = pickle_count(walk->pickle, dict);
-    size_t used = walk->name.used;
-    fsdp_status_t status = FSDP_OK;
-    buffer_t key = {0};
 
-    FSDP_TRY(put(walk, "{"));
-    for (uint64_t i = 0; i < num && status == FSDP_OK; i++) {
+    FSDP_TRY(put(walk, is_plain ? "{" : "{\"$dict\": ["));
+    for (uint64_t i = 0; i < num; i++) {
         if (i > 0) {
-            FSDP_TRY_GOTO(put(walk, ", "), err_free);
+            FSDP_TRY(put(walk, ", "));
         }
-        FSDP_TRY_GOTO(key_text(walk, pickle_key(walk->pickle, dict, i), &key),
-                      err_free);
-        FSDP_TRY_GOTO(put_string(walk, key.data ? key.data : "", key.used),
-                      err_free);
-        FSDP_TRY_GOTO(put(walk, ": "), err_free);
-        FSDP_TRY_GOTO(push_name(walk, key.data ? key.data : "", key.used),
-                      err_free);
-        FSDP_TRY_GOTO(
-            put_value(walk, pickle_item(walk->pickle, dict, i), depth),
-            err_free);
-        pop_name(walk, used);
+        FSDP_TRY(put_member(walk, dict, i, is_plain, depth));
     }
-    status = put(walk, "}");
-err_free:
-    free(key.data);
-    return status;
+    return put(walk, is_plain ? "}" : "]}");
 }
 
 static fsdp_status_t put_text(walk_t *walk, const char *text)
@@ -388,7 +430,8 @@ static fsdp_status_t put_text(walk_t *walk, const char *text)
     return put_string(walk, text, strlen(text));
 }
 
-/* "module.Class", with the module's name of Python 3. */
+/* "module.Class", with the module's name of Python 3; "module:Outer.Class" of
+ * a class inside another. */
 static fsdp_status_t put_class_name(walk_t *walk, pickle_ref_t cls)
 {
     const char *module = pickle_module(walk->pickle, cls);
@@ -406,7 +449,8 @@ static fsdp_status_t put_class_name(walk_t *walk, pickle_ref_t cls)
         return fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
                               walk->what);
     }
-    sprintf(text, "%s.%s", module, name);
+    sprintf(text, "%s%c%s", module, (strchr(name, '.') != NULL) ? ':' : '.',
+            name);
     status = put_text(walk, text);
     free(text);
     return status;
@@ -467,6 +511,9 @@ static fsdp_status_t put_object(walk_t *walk, pickle_ref_t ref, unsigned depth)
 
     FSDP_TRY(put(walk, "{\"$class\": "));
     FSDP_TRY(put_class_name(walk, cls));
+    if (pickle_is_new(pickle, ref)) {
+        FSDP_TRY(put(walk, ", \"$new\": true"));
+    }
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
         if (parts[i].ref != 0 &&
             (i > 0 || pickle_count(pickle, parts[i].ref) > 0)) {

@@ -300,26 +300,111 @@ static bool equal_sets(const json_t *a, const json_t *b)
     return same;
 }
 
-/* Objects of a class that is only known by name. */
-static bool equal_opaque(const json_t *a, const json_t *b)
+static bool equal_members(const json_t *a, const json_t *b,
+                          const compare_t *compare, unsigned depth)
+{
+    const char *key;
+    json_t *left;
+
+    if (json_object_size(a) != json_object_size(b)) {
+        return false;
+    }
+    json_object_foreach((json_t *)a, key, left)
+    {
+        const json_t *right = json_object_get(b, key);
+
+        if (right == NULL || !equal(left, right, compare, depth)) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+/* Objects of classes that only Python knows: a manifest has their repr(), a
+ * checkpoint what they are made of. */
+static bool equal_opaque(const json_t *a, const json_t *b,
+                         const compare_t *compare, unsigned depth)
 {
     const json_t *repr_a = json_object_get(a, "$repr");
     const json_t *repr_b = json_object_get(b, "$repr");
 
-    return json_equal(json_object_get(a, "$class"),
-                      json_object_get(b, "$class")) &&
-           (repr_a == NULL || repr_b == NULL || json_equal(repr_a, repr_b));
+    if (!json_equal(json_object_get(a, "$class"),
+                    json_object_get(b, "$class"))) {
+        return false;
+    }
+    if (repr_a != NULL && repr_b != NULL) {
+        return json_equal(repr_a, repr_b);
+    }
+
+    return repr_a != NULL || repr_b != NULL ||
+           equal_members(a, b, compare, depth);
+}
+
+/* A key as Python's str() has it, or as JSON. */
+static char *key_text(const json_t *key, bool is_json)
+{
+    if (!is_json && json_is_string(key)) {
+        return strdup(json_string_value(key));
+    }
+    if (!is_json && json_is_boolean(key)) {
+        return strdup(json_is_true(key) ? "True" : "False");
+    }
+
+    return (!is_json && json_is_null(key)) ? strdup("None")
+                                           : dump(key, JSON_SORT_KEYS);
+}
+
+/* A dict as an object with texts as keys, for json_decref(); NULL: no memory,
+ * or no dict. */
+static json_t *dict_object(const json_t *dict, bool is_json)
+{
+    const json_t *pairs = only_member(dict, "$dict");
+    json_t *object = json_object(), *pair;
+    bool good = object != NULL && json_is_array(pairs);
+    size_t i;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        char *key = key_text(json_array_get(pair, 0), is_json);
+
+        good = good && key != NULL &&
+               json_object_set(object, key, json_array_get(pair, 1)) == 0;
+        free(key);
+    }
+    if (!good) {
+        json_decref(object);
+        return NULL;
+    }
+
+    return object;
+}
+
+/* One of them is a dict with keys that are no texts; the other one may be a
+ * manifest's, where they are. */
+static bool equal_dicts(const json_t *a, const json_t *b,
+                        const compare_t *compare, unsigned depth)
+{
+    bool is_a = only_member(a, "$dict") != NULL;
+    bool is_b = only_member(b, "$dict") != NULL;
+    json_t *left = is_a ? dict_object(a, is_b) : json_incref((json_t *)a);
+    json_t *right = is_b ? dict_object(b, is_a) : json_incref((json_t *)b);
+    bool same = left != NULL && right != NULL &&
+                equal_members(left, right, compare, depth);
+
+    json_decref(left);
+    json_decref(right);
+    return same;
 }
 
 static bool equal_objects(const json_t *a, const json_t *b,
                           const compare_t *compare, unsigned depth)
 {
-    json_t *left, *right;
-    const char *key;
+    const json_t *left, *right;
 
     if (json_object_get(a, "$class") != NULL &&
         json_object_get(b, "$class") != NULL) {
-        return equal_opaque(a, b);
+        return equal_opaque(a, b, compare, depth);
     }
     left = only_member(a, "$set");
     right = only_member(b, "$set");
@@ -331,19 +416,11 @@ static bool equal_objects(const json_t *a, const json_t *b,
     if (left != NULL && right != NULL && compare->tensor != NULL) {
         return compare->tensor(left, right, compare->arg);
     }
-
-    if (json_object_size(a) != json_object_size(b)) {
-        return false;
-    }
-    json_object_foreach((json_t *)a, key, left)
-    {
-        right = json_object_get(b, key);
-        if (right == NULL || !equal(left, right, compare, depth)) {
-            return false;
-        }
+    if (only_member(a, "$dict") != NULL || only_member(b, "$dict") != NULL) {
+        return equal_dicts(a, b, compare, depth);
     }
 
-    return true;
+    return equal_members(a, b, compare, depth);
 }
 
 static bool equal(const json_t *a, const json_t *b, const compare_t *compare,

@@ -6,13 +6,20 @@
  *     {"$tuple": [a, …]}   {"$set": [a, …]}   {"$size": [n, …]}  torch.Size
  *     {"$bytes_hex": "00ff"}                  bytes and bytearrays
  *     {"$float": "nan"}    "inf", "-inf"
+ *     {"$dict": [[key, value], …]}            a dict with keys that are no
+ *                                             texts, or begin with '$'
  *     {"$repr": "device(type='cpu')", "$class": "torch.device"}  any other
+ *     {"$class": "module.Class", "$new": true, "$args": …, "$state": …,
+ *      "$items": …}        an object, and what it is made of: "$new" if by
+ *                          Class.__new__, else by a call; then state is set,
+ *                          items are appended or set.  What is not there was
+ *                          not used.  "module:Outer.Class" of nested classes
  *     {"$tensor": "NAME"}  a tensor of the catalog;
  *     {"$tensor": {"shape": […], "dtype": "float32", "sha256": "…"}}
  *                          a tensor, in the manifest of fsdp-verify
  *
  * Integers may have any number of digits; floats have a point or an exponent
- * (3.0 is no 3); keys are texts, so the integer key 3 is "3".
+ * (3.0 is no 3).  Manifests have all keys as texts: the integer key 3 is "3".
  */
 #ifndef FSDP_VALUE_H
 #define FSDP_VALUE_H

@@ -263,7 +263,8 @@ check_PROGRAMS += \
 # End of the programs of torch.save
 
 t_unit_pickle_t_SOURCES = t/unit/pickle.c t/tap/tap.h
-t_unit_pickle_t_LDADD = libckptcore.la libutil.la
+t_unit_pickle_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_unit_pickle_t_LDADD = libckptcore.la libutil.la $(JANSSON_LIBS)
 t_unit_zip_t_SOURCES = t/unit/zip.c t/tap/tap.h
 t_unit_zip_t_LDADD = libckptcore.la libutil.la
 

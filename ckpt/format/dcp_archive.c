@@ -89,7 +89,7 @@ fsdp_status_t dcp_archive_value(const json_t *value, bool *known_p,
     pickle_writer_t writer;
 
     pickle_write_begin(&writer, 2);
-    *known_p = pickle_write_value(&writer, value);
+    *known_p = pickle_write_value(&writer, value, NULL, NULL);
     if (!*known_p) {
         pickle_write_free(&writer);
         return FSDP_OK;

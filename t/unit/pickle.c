@@ -4,8 +4,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include "ckpt/pickle.h"
+#include "ckpt/pickle_write.h"
 #include "ckpt/torch_object.h"
+#include "ckpt/value.h"
 #include "t/tap/tap.h"
 
 /* A pickle as a C string: with what is in it, '\0' included. */
@@ -68,7 +72,8 @@ static void test_values(void)
          "{\"$bytes_hex\": \"\"}"                                                                                     },
         {"list",                   P("\x80\x02](K\1K\2e."),                              "[1, 2]"                     },
         {"list one by one",        P("\x80\x02]K\1aK\2a."),                              "[1, 2]"                     },
-        {"dict",                   P("\x80\x02}(X\1\0\0\0aK\1K\2Nu."),                   "{\"a\": 1, \"2\": null}"    },
+        {"dict",                   P("\x80\x02}(X\1\0\0\0aK\1K\2Nu."),
+         "{\"$dict\": [[\"a\", 1], [2, null]]}"                                                                       },
         {"dict of protocol 0",     P("(dS'a'\nI1\ns."),                                  "{\"a\": 1}"                 },
         {"set of protocol 4",      P("\x80\x04\x8f(K\1K\2\x90."),
          "{\"$set\": [1, 2]}"                                                                                         },
@@ -103,11 +108,12 @@ static void test_values(void)
         {"state",
          P("\x80\x02"
            "ca\nB\n)\x81}X\1\0\0\0xK\1sb."),
-         "{\"$class\": \"a.B\", \"$state\": {\"x\": 1}}"                                                              },
+         "{\"$class\": \"a.B\", \"$new\": true, \"$state\": {\"x\": 1}}"                                              },
         {"state and items",
          P("\x80\x02"
            "ca\nB\n)\x81]X\1\0\0\0xab(K\7e."),
-         "{\"$class\": \"a.B\", \"$state\": [\"x\"], \"$items\": [7]}"                                                },
+         "{\"$class\": \"a.B\", \"$new\": true, \"$state\": [\"x\"], "
+         "\"$items\": [7]}"                                                                                           },
         {"memo",                   P("\x80\x02](K\1q\5h\5j\5\0\0\0e."),                  "[1, 1, 1]"                  },
         {"MEMOIZE",                P("\x80\x04]\x94(\x8c\1a\x94h\1e."),                  "[\"a\", \"a\"]"             },
         {"POP and DUP",
@@ -212,6 +218,130 @@ static void test_hostile(void)
                strstr(err.text, "p: ") == err.text,
            "%s", cases[i].what);
         pickle_free(pickle);
+    }
+}
+
+/* Pickle a value and read that; NULL: it cannot be written. */
+static char *write_and_read(const char *json)
+{
+    pickle_t *pickle = NULL;
+    pickle_writer_t writer;
+    json_t *value = NULL;
+    char *text = NULL;
+
+    if (value_parse("v", json, strlen(json), &value, NULL) != FSDP_OK) {
+        return NULL;
+    }
+
+    pickle_write_begin(&writer, 2);
+    if (pickle_write_value(&writer, value, NULL, NULL) &&
+        pickle_write_end(&writer) &&
+        pickle_parse(writer.data, writer.size, "p", &pickle, NULL, NULL) ==
+            FSDP_OK) {
+        (void)torch_value_json(pickle, pickle_root(pickle), "v", NULL, NULL,
+                               &text, NULL);
+    }
+    pickle_free(pickle);
+    pickle_write_free(&writer);
+    json_decref(value);
+    return text;
+}
+
+/* What is written is read as the same. */
+static void test_written(void)
+{
+    static const char *const cases[] = {
+        "null",
+        "[true, false, 0, -1, 255, 256, 2147483648, -9223372036854775808]",
+        "1180591620717411303435",
+        "-1180591620717411303435",
+        "[0.1, -0.0, 1e+300, {\"$float\": \"nan\"}, {\"$float\": \"-inf\"}]",
+        "[\"\", \"a\\u0000b\", \"\xc3\xa9\"]",
+        "{\"a\": [], \"b.c\": {}, \"\": {\"$tuple\": []}}",
+        "{\"$dict\": [[1, \"a\"], [\"1\", \"b\"], [null, 2], [{\"$tuple\": [1, "
+        "2]}, true], [\"$tuple\", []]]}",
+        "{\"$set\": [1, \"a\", {\"$set\": [2]}]}",
+        "{\"$size\": [3, 0]}",
+        "{\"$bytes_hex\": \"00417fff\"}",
+        "{\"$repr\": \"torch.bfloat16\", \"$class\": \"torch.dtype\"}",
+        "{\"$repr\": \"device(type='cuda', index=3)\", \"$class\": "
+        "\"torch.device\"}",
+        "{\"$repr\": \"builtins.complex\", \"$class\": \"type\"}",
+        "{\"$class\": \"builtins.complex\", \"$args\": {\"$tuple\": [1.0, "
+        "-2.5]}}",
+        "{\"$class\": \"a.b.C\", \"$new\": true, \"$args\": {\"$tuple\": "
+        "[1]}, \"$state\": {\"x\": 1}, \"$items\": [1, 2]}",
+        "{\"$class\": \"a:B.C\", \"$args\": {\"$tuple\": [1]}, \"$items\": "
+        "{\"$dict\": [[1, 2]]}}",
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *text = write_and_read(cases[i]);
+
+        ok(text != NULL && strcmp(text, cases[i]) == 0, "written: %s (%s)",
+           cases[i], text ? text : "not written");
+        free(text);
+    }
+}
+
+/* Values of a file that somebody made up. */
+static void test_not_written(void)
+{
+    static const char *const cases[] = {
+        "{\"$int\": \"1\\nN.\"}",
+        "{\"$int\": \"\"}",
+        "{\"$float\": \"x\"}",
+        "{\"$bytes_hex\": \"0g\"}",
+        "{\"$bytes_hex\": \"012\"}",
+        "{\"$tensor\": \"a\"}",
+        "{\"$tuple\": 1}",
+        "{\"$dict\": [[1]]}",
+        "{\"$dict\": 1}",
+        "{\"$what\": 1}",
+        "{\"$class\": \"torch.storage\"}",
+        "{\"$class\": \"none\"}",
+        "{\"$class\": \"a.b\\nN.c\"}",
+        "{\"$class\": \"a.B\", \"$args\": [1]}",
+        "{\"$repr\": \"<a.B object>\", \"$class\": \"a.B\"}",
+        "{\"$repr\": \"device()\", \"$class\": \"torch.device\"}",
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char *text = write_and_read(cases[i]);
+
+        ok(text == NULL, "not written: %s", cases[i]);
+        free(text);
+    }
+}
+
+static void test_equal(void)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        {"{\"$dict\": [[1, 2], [\"1\", 3]]}",
+         "{\"$dict\": [[\"1\", 3], [1, 2]]}",                                          true },
+        {"{\"$dict\": [[1, 2]]}",                         "{\"$dict\": [[\"1\", 2]]}", false},
+        {"{\"$dict\": [[1, 2], [true, 3]]}",              "{\"1\": 2, \"True\": 3}",   true },
+        {"{\"$dict\": [[1, 2]]}",                         "{\"1\": 3}",                false},
+        {"{\"$class\": \"a.B\", \"$state\": {\"x\": 1}}",
+         "{\"$class\": \"a.B\", \"$state\": {\"x\": 2}}",                              false},
+        {"{\"$class\": \"a.B\", \"$state\": {\"x\": 1}}",
+         "{\"$class\": \"a.B\", \"$repr\": \"<a.B>\"}",                                true },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        json_t *a = NULL, *b = NULL;
+
+        (void)value_parse("a", cases[i].a, strlen(cases[i].a), &a, NULL);
+        (void)value_parse("b", cases[i].b, strlen(cases[i].b), &b, NULL);
+        ok(value_equal(a, b, NULL, NULL) == cases[i].same &&
+               value_equal(b, a, NULL, NULL) == cases[i].same,
+           "%s: %s and %s", cases[i].same ? "equal" : "not equal", cases[i].a,
+           cases[i].b);
+        json_decref(a);
+        json_decref(b);
     }
 }
 
@@ -349,6 +479,9 @@ int main(void)
 {
     test_values();
     test_hostile();
+    test_written();
+    test_not_written();
+    test_equal();
     test_shapes();
     test_file();
     test_attributes();
