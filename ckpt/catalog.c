@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/catalog_box.h"
+#include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -771,6 +772,37 @@ static int compare_spans(const void *a, const void *b)
     return (left->offset > right->offset) - (left->offset < right->offset);
 }
 
+/* Leave out spans whose pieces have that checksum as their own. */
+static fsdp_status_t drop_spans(catalog_t *cat, fsdp_error_t *err)
+{
+    enum { FREE, OWN, NEEDED };
+    uint8_t *uses = calloc(cat->num_spans + 1, sizeof(*uses));
+    uint64_t num = 0;
+
+    if (uses == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    for (uint64_t p = 0; p < cat->num_pieces && cat->num_spans > 0; p++) {
+        const catalog_piece_t *piece = &cat->pieces[p];
+        const catalog_span_t *span = span_of_piece(cat, piece);
+
+        if (span != NULL) {
+            uses[span - cat->spans] |=
+                (piece->crc_first != CATALOG_NONE) ? OWN : NEEDED;
+        }
+    }
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        if (uses[s] != OWN) {
+            cat->spans[num++] = cat->spans[s];
+        }
+    }
+    cat->num_spans = num;
+    free(uses);
+    return FSDP_OK;
+}
+
 static fsdp_status_t seal_spans(catalog_t *cat, fsdp_error_t *err)
 {
     uint64_t num = 0;
@@ -795,7 +827,7 @@ static fsdp_status_t seal_spans(catalog_t *cat, fsdp_error_t *err)
     if (num > 1) {
         qsort(cat->spans, num, sizeof(*cat->spans), compare_spans);
     }
-    return FSDP_OK;
+    return drop_spans(cat, err);
 }
 
 static int compare_values(const void *a, const void *b)

@@ -225,7 +225,8 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
 fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
                                 const char *owner, fsdp_error_t *err);
 
-/* Those of 0 bytes are left out when the catalog is sealed. */
+/* When the catalog is sealed those of 0 bytes are left out, and those in which
+ * each piece has a checksum of its own: then that is all of the span. */
 fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
                                fsdp_error_t *err);
 

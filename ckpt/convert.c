@@ -135,18 +135,23 @@ static fsdp_status_t finish_files(convert_t *convert, fsdp_error_t *err)
 static fsdp_status_t check_spans(const convert_t *convert,
                                  engine_result_t *result, fsdp_error_t *err)
 {
-    bool *used = calloc(convert->src.num_tensors + 1, sizeof(*used));
+    const catalog_t *src = &convert->src;
+    bool *used = calloc(src->num_tensors + 1, sizeof(*used));
+    bool *wanted = calloc(src->num_spans + 1, sizeof(*wanted));
     fsdp_status_t status;
 
-    if (used == NULL) {
-        return convert_no_memory(convert, err);
+    if (used == NULL || wanted == NULL) {
+        status = convert_no_memory(convert, err);
+        goto err_free;
     }
 
     for (uint64_t i = 0; i < convert->num_wanted; i++) {
         used[convert->wanted[i].source] = true;
     }
-    status =
-        span_check(&convert->src, used, NULL, NULL, &result->bytes_read, err);
+    span_mark(src, used, wanted);
+    status = span_check(src, wanted, NULL, NULL, &result->bytes_read, err);
+err_free:
+    free(wanted);
     free(used);
     return status;
 }

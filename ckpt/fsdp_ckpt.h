@@ -217,8 +217,10 @@ typedef struct {
 } fsdp_ckpt_range_t;
 
 /**
- * Read ranges of elements, in any order, as few bytes as they need (whole
- * checksummed blocks where there are checksums, which are verified).
+ * Read ranges of elements, in any order, as few bytes as they need: whole
+ * checksummed blocks where there are checksums, which are verified.  Where one
+ * covers much, as in zip archives that of a storage, the first call that needs
+ * a part of it reads all of it.
  *
  * @param engine  NULL: the defaults.
  * @param bytes_p Bytes read from files; may be NULL.

@@ -52,6 +52,8 @@ libckptcore_la_SOURCES = \
 	ckpt/plan.c \
 	ckpt/plan.h \
 	ckpt/read.c \
+	ckpt/read_check.c \
+	ckpt/read_check.h \
 	ckpt/save.c \
 	ckpt/save_message.c \
 	ckpt/save_message.h \

@@ -580,7 +580,8 @@ err_free:
     return status;
 }
 
-fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err)
+fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, const bool *wanted,
+                         fsdp_error_t *err)
 {
     fsdp_status_t status;
 
@@ -590,7 +591,7 @@ fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err)
         const plan_copy_t of = {.src_piece = (uint32_t)p,
                                 .src_dtype = src->tensors[piece->tensor].dtype};
 
-        if (piece->crc_first != CATALOG_NONE) {
+        if (piece->crc_first != CATALOG_NONE && (wanted == NULL || wanted[p])) {
             FSDP_TRY_GOTO(
                 add_discard(plan, &of, 0, catalog_piece_bytes(src, piece), err),
                 err_free);

@@ -63,8 +63,10 @@ fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
                         const fsdp_ckpt_range_t *ranges, size_t num,
                         fsdp_error_t *err);
 
-/* Read every piece that has checksums, and none twice. */
-fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, fsdp_error_t *err);
+/* Read every piece that has checksums, and none twice.
+ * @param wanted  One for each piece; NULL: all. */
+fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, const bool *wanted,
+                         fsdp_error_t *err);
 
 /* Write pieces of a target from memory: data[i] are the elements of
  * pieces[i]. */

@@ -6,11 +6,13 @@
 
 #include "ckpt/engine.h"
 #include "ckpt/format.h"
+#include "ckpt/read_check.h"
 #include "lib/util/check.h"
 
 struct fsdp_ckpt {
     catalog_t cat;
     uint64_t bytes; /* of all tensors */
+    read_check_t check;
 };
 
 fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
@@ -51,6 +53,7 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
 void fsdp_ckpt_close(fsdp_ckpt_t *ckpt)
 {
     if (ckpt != NULL) {
+        read_check_free(&ckpt->check);
         catalog_free(&ckpt->cat);
         free(ckpt);
     }
@@ -149,6 +152,7 @@ fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt, const fsdp_ckpt_range_t *ranges,
     engine_result_t result = {0};
     engine_job_t job = {0};
     fsdp_status_t status;
+    uint64_t bytes = 0;
     plan_t plan;
 
     FSDP_TRY(plan_read(&plan, &ckpt->cat, ranges, num, err));
@@ -156,10 +160,14 @@ fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt, const fsdp_ckpt_range_t *ranges,
     if (engine != NULL) {
         job.options = *engine;
     }
+    FSDP_TRY_GOTO(
+        read_check(&ckpt->check, &ckpt->cat, ranges, num, engine, &bytes, err),
+        err_free);
     status = engine_run(&job, &result, err);
     if (status == FSDP_OK && bytes_p != NULL) {
-        *bytes_p = result.bytes_read;
+        *bytes_p = bytes + result.bytes_read;
     }
+err_free:
     plan_free(&plan);
     return status;
 }

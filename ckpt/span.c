@@ -14,6 +14,24 @@
 
 #define BUFFER (1u << 20)
 
+fsdp_status_t span_add_storages(catalog_t *cat, uint32_t file,
+                                const torch_file_t *from, fsdp_error_t *err)
+{
+    for (uint32_t i = 0; i < from->num_storages; i++) {
+        const torch_storage_t *storage = &from->storages[i];
+        const catalog_span_t span = {.offset = storage->offset,
+                                     .bytes = storage->size,
+                                     .file = file,
+                                     .crc32 = storage->crc32};
+
+        if (storage->has_crc) {
+            FSDP_TRY(catalog_add_span(cat, &span, err));
+        }
+    }
+
+    return FSDP_OK;
+}
+
 const catalog_span_t *span_of_piece(const catalog_t *cat,
                                     const catalog_piece_t *piece)
 {
@@ -77,14 +95,13 @@ static fsdp_status_t check_one(const catalog_t *cat, files_t *files,
                           path, span->offset, span->offset + span->bytes);
 }
 
-/* Which spans the pieces of tensors lie in. */
-static void mark_wanted(const catalog_t *cat, const bool *used, bool *wanted)
+void span_mark(const catalog_t *cat, const bool *used, bool *wanted)
 {
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         const catalog_piece_t *piece = &cat->pieces[p];
         const catalog_span_t *span;
 
-        if (used == NULL || used[piece->tensor]) {
+        if (used[piece->tensor]) {
             span = span_of_piece(cat, piece);
             if (span != NULL) {
                 wanted[span - cat->spans] = true;
@@ -93,27 +110,23 @@ static void mark_wanted(const catalog_t *cat, const bool *used, bool *wanted)
     }
 }
 
-fsdp_status_t span_check(const catalog_t *cat, const bool *used,
+fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
                          span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
                          fsdp_error_t *err)
 {
-    bool *wanted = calloc(cat->num_spans + 1, sizeof(*wanted));
     char *buffer = malloc(BUFFER);
     fsdp_status_t status = FSDP_OK;
     files_t *files = NULL;
 
-    if (wanted == NULL || buffer == NULL) {
+    if (buffer == NULL) {
         status =
             fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", cat->path);
         goto err_free;
     }
 
-    if (used != NULL) {
-        mark_wanted(cat, used, wanted);
-    }
     FSDP_TRY_GOTO(files_open(cat, NULL, O_RDONLY, &files, err), err_free);
     for (uint64_t s = 0; s < cat->num_spans && status == FSDP_OK; s++) {
-        if (used == NULL || wanted[s]) {
+        if (wanted == NULL || wanted[s]) {
             status = check_one(cat, files, &cat->spans[s], buffer, mismatch,
                                arg, err);
             *bytes_p += cat->spans[s].bytes;
@@ -122,6 +135,5 @@ fsdp_status_t span_check(const catalog_t *cat, const bool *used,
 err_free:
     files_close(files);
     free(buffer);
-    free(wanted);
     return status;
 }

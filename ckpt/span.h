@@ -6,6 +6,11 @@
 #define FSDP_SPAN_H
 
 #include "ckpt/catalog.h"
+#include "ckpt/torch_file.h"
+
+/* Add the storages of a file that have a checksum. */
+fsdp_status_t span_add_storages(catalog_t *cat, uint32_t file,
+                                const torch_file_t *from, fsdp_error_t *err);
 
 /* The span that a piece lies in, or NULL; the catalog is sealed. */
 const catalog_span_t *span_of_piece(const catalog_t *cat,
@@ -16,17 +21,20 @@ const catalog_span_t *span_of_piece(const catalog_t *cat,
 typedef bool (*span_mismatch_f)(const catalog_t *cat,
                                 const catalog_span_t *span, void *arg);
 
+/* Set @a wanted, one for each span, of those in which a piece of a tensor lies
+ * whose entry in @a used is set. */
+void span_mark(const catalog_t *cat, const bool *used, bool *wanted);
+
 /**
  * Read spans and compare their checksums.
  *
- * @param used      One for each tensor: spans in which no piece of such a
- *                  tensor lies are left out; NULL: all are read.
+ * @param wanted    One for each span; NULL: all are read.
  * @param mismatch  NULL: the first one ends the run.
  * @param bytes_p   How many bytes were read are added.
  *
  * @return FSDP_ERR_CORRUPT, naming file and bytes.
  */
-fsdp_status_t span_check(const catalog_t *cat, const bool *used,
+fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
                          span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
                          fsdp_error_t *err);
 

@@ -49,7 +49,8 @@ static bool on_bad_span(const catalog_t *cat, const catalog_span_t *span,
                        span->offset + span->bytes) == FSDP_OK;
 }
 
-/* Bytes of pieces with a checksum; those of views of one storage count once. */
+/* Bytes of pieces with a checksum that lie in no span; those of views of one
+ * storage count once. */
 static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
                                    fsdp_error_t *err)
 {
@@ -63,6 +64,7 @@ static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
         const uint64_t place[2] = {piece->file, piece->offset};
 
         if (piece->crc_first != CATALOG_NONE &&
+            span_of_piece(cat, piece) == NULL &&
             !map_get(&seen, place, sizeof(place), &there)) {
             *bytes_p += catalog_piece_bytes(cat, piece);
             done = map_put(&seen, place, sizeof(place), 0);
@@ -95,7 +97,7 @@ fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
     }
     verify->result.unchecked += (size > checked) ? size - checked : 0;
 
-    FSDP_TRY(plan_check(&plan, cat, err));
+    FSDP_TRY(plan_check(&plan, cat, NULL, err));
     job.plan = &plan;
     if (verify->engine != NULL) {
         job.options = *verify->engine;

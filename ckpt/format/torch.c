@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
@@ -257,6 +258,7 @@ static fsdp_status_t read_opened(torch_reader_t *reader)
     FSDP_TRY(catalog_add_file(cat, reader->member->name, file->size,
                               &reader->index, reader->err));
     cat->files[reader->index].checked = file->checked;
+    FSDP_TRY(span_add_storages(cat, reader->index, file, reader->err));
     return torch_walk(file->pickle, pickle_root(file->pickle),
                       reader->member->prefix, on_tensor, on_value, reader,
                       reader->err);

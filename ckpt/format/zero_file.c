@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -61,18 +62,13 @@ fsdp_status_t zero_file_open(catalog_t *cat, const char *name,
     if (status == FSDP_OK) {
         cat->files[file->index].checked = file->file.checked;
     }
-    file->spans = cat->num_spans;
     for (uint32_t i = 0; status == FSDP_OK && i < file->file.num_storages;
          i++) {
-        const torch_storage_t *storage = &file->file.storages[i];
-        const catalog_span_t span = {.offset = storage->offset,
-                                     .bytes =
-                                         storage->has_crc ? storage->size : 0,
-                                     .file = file->index,
-                                     .crc32 = storage->crc32};
-
-        cat->crcs[cat->files[file->index].crc_first + i] = storage->crc32;
-        status = catalog_add_span(cat, &span, err);
+        cat->crcs[cat->files[file->index].crc_first + i] =
+            file->file.storages[i].crc32;
+    }
+    if (status == FSDP_OK) {
+        status = span_add_storages(cat, file->index, &file->file, err);
     }
     if (status != FSDP_OK) {
         zero_file_close(file);
@@ -210,7 +206,6 @@ static uint32_t take_crc(zero_file_t *file, const torch_tensor_t *tensor,
         !map_put(&file->views, key, sizeof(key), 0)) {
         return CATALOG_NONE;
     }
-    file->cat->spans[file->spans + storage].bytes = 0; /* the piece has it */
     return file->cat->files[file->index].crc_first + storage;
 }
 

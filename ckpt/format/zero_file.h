@@ -15,7 +15,6 @@ typedef struct {
     torch_file_t file;
     const char *name; /* relative to the catalog's root */
     uint32_t index;   /* in the catalog */
-    uint64_t spans;   /* of the catalog: the first of this file's storages */
     map_t views;      /* tensors that were added, by what they are views of */
 } zero_file_t;
 

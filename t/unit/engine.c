@@ -453,7 +453,7 @@ static int check_all(const ckpt_t *ckpt)
     plan_t plan;
 
     job.arg = &num;
-    if (plan_check(&plan, &ckpt->cat, &err) != FSDP_OK) {
+    if (plan_check(&plan, &ckpt->cat, NULL, &err) != FSDP_OK) {
         return -1;
     }
     job.plan = &plan;
