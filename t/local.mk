@@ -44,6 +44,7 @@ check_PROGRAMS += \
 
 # Programs of shell tests.
 noinst_PROGRAMS = \
+	t/ckpt-damage \
 	t/ckpt-make \
 	t/ckpt-reseal \
 	t/job-ring \
@@ -68,6 +69,7 @@ dist_check_SCRIPTS += \
 	t/t2303-dcp.t \
 	t/t2304-deepspeed.t \
 	t/t2305-fuzz.t \
+	t/t2307-damage.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \
@@ -90,6 +92,10 @@ LDADD = libnn.la libfsdpcore.la libckptcore.la libutil.la
 t_unit_cli_t_SOURCES = t/unit/cli.c t/tap/tap.h
 t_unit_cli_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
 t_unit_cli_t_LDADD = libcli.la libckptcore.la libutil.la
+
+t_ckpt_damage_SOURCES = t/ckpt-damage.c
+t_ckpt_damage_CPPFLAGS = $(AM_CPPFLAGS) $(CRYPTO_CFLAGS)
+t_ckpt_damage_LDADD = libckptcore.la libutil.la $(CRYPTO_LIBS)
 
 t_ckpt_make_SOURCES = t/ckpt-make.c
 t_ckpt_make_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
