@@ -506,6 +506,9 @@ static json_t *json_pieces(const list_t *list, uint64_t t, uint32_t num)
         cli_json_set(item, "count", json_count(piece.count));
         cli_json_set(item, "file", cli_json_text(piece.file));
         cli_json_set(item, "offset", json_count(piece.offset));
+        if (piece.encoded > 0) {
+            cli_json_set(item, "encoded", json_count(piece.encoded));
+        }
         cli_json_append(all, item);
     }
 

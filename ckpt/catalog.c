@@ -123,6 +123,8 @@ void catalog_free(catalog_t *cat)
     free(cat->dims);
     free(cat->crcs);
     free(cat->boxes);
+    free(cat->codes);
+    free(cat->steps);
     catalog_init(cat);
 }
 
@@ -401,6 +403,42 @@ fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
     return FSDP_OK;
 }
 
+fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
+                               const codec_step_t *steps, unsigned num_steps,
+                               uint32_t *code_p, fsdp_error_t *err)
+{
+    catalog_code_t added = *code;
+    const catalog_code_t *last =
+        (cat->num_codes > 0) ? &cat->codes[cat->num_codes - 1] : NULL;
+
+    if (code->file >= cat->num_files || cat->num_codes >= CATALOG_NONE - 1) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: too many encoded parts, or in no file",
+                              cat->path);
+    }
+    if (!GROW(cat, codes, num_codes, max_codes, 1) ||
+        !GROW(cat, steps, num_steps, max_steps, num_steps)) {
+        return no_memory(cat, err);
+    }
+
+    /* Most have the steps of the one before. */
+    added.num_steps = num_steps;
+    if (num_steps == 0) {
+        added.step_first = 0;
+    } else if (last != NULL && last->num_steps == num_steps &&
+               memcmp(cat->steps + last->step_first, steps,
+                      num_steps * sizeof(*steps)) == 0) {
+        added.step_first = last->step_first;
+    } else {
+        added.step_first = (uint32_t)cat->num_steps;
+        memcpy(cat->steps + cat->num_steps, steps, num_steps * sizeof(*steps));
+        cat->num_steps += num_steps;
+    }
+    cat->codes[cat->num_codes++] = added;
+    *code_p = (uint32_t)cat->num_codes;
+    return FSDP_OK;
+}
+
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
                                 const char *json, fsdp_error_t *err)
 {
@@ -515,6 +553,12 @@ uint64_t catalog_blocks(uint64_t bytes)
     return bytes / CATALOG_BLOCK + (bytes % CATALOG_BLOCK != 0);
 }
 
+const catalog_code_t *catalog_code(const catalog_t *cat,
+                                   const catalog_piece_t *piece)
+{
+    return (piece->code != 0) ? &cat->codes[piece->code - 1] : NULL;
+}
+
 char *catalog_file_path(const catalog_t *cat, uint32_t file)
 {
     return io_path("%s/%s", cat->root, cat->files[file].path);
@@ -588,6 +632,7 @@ static fsdp_status_t sort_pieces(catalog_t *cat, fsdp_error_t *err)
         cat->tensors[cat->pieces[p].tensor].piece_count++;
         cat->tensors[cat->pieces[p].tensor].boxed |=
             cat->pieces[p].box != CATALOG_NONE;
+        cat->tensors[cat->pieces[p].tensor].coded |= cat->pieces[p].code != 0;
     }
     for (uint64_t t = 0; t < cat->num_tensors; t++) {
         cat->tensors[t].piece_first = next;
@@ -627,12 +672,31 @@ static fsdp_status_t bad_piece(const catalog_t *cat,
                           piece->first + piece->count, what);
 }
 
+static fsdp_status_t check_code(const catalog_t *cat,
+                                const catalog_piece_t *piece,
+                                const catalog_code_t *code, uint64_t bytes,
+                                unsigned checks, fsdp_error_t *err)
+{
+    uint64_t size = cat->files[code->file].size;
+
+    if (piece->offset > code->bytes || bytes > code->bytes - piece->offset) {
+        return bad_piece(cat, piece, "its encoded bytes become fewer", err);
+    }
+    if ((checks & CATALOG_CHECK_FILES) != 0 &&
+        (code->offset > size || code->length > size - code->offset)) {
+        return bad_piece(cat, piece, "lies behind the end of the file", err);
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t check_piece(const catalog_t *cat,
                                  const catalog_piece_t *piece, unsigned checks,
                                  fsdp_error_t *err)
 {
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     const catalog_file_t *file = &cat->files[piece->file];
+    const catalog_code_t *code = catalog_code(cat, piece);
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->stored);
     uint64_t bytes;
 
@@ -659,6 +723,9 @@ static fsdp_status_t check_piece(const catalog_t *cat,
          (cat->crc_zip ? 1 : catalog_blocks(bytes)) >
              cat->num_crcs - piece->crc_first)) {
         return bad_piece(cat, piece, "there are fewer checksums", err);
+    }
+    if (code != NULL) {
+        return check_code(cat, piece, code, bytes, checks, err);
     }
     if ((checks & CATALOG_CHECK_FILES) != 0 &&
         (piece->offset > file->size || bytes > file->size - piece->offset)) {

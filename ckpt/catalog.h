@@ -5,7 +5,7 @@
  * verify and diff look at nothing else.  It is filled by catalog_add_*(), then
  * sealed: sorted and checked.  A sealed catalog may be read by any thread.
  *
- * Sizes: a tensor takes about 100 bytes and its name, a piece 48, and a piece
+ * Sizes: a tensor takes about 100 bytes and its name, a piece 56, and a piece
  * that is a box 24 more for each dimension.
  */
 #ifndef FSDP_CATALOG_H
@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ckpt/codec.h"
 #include "ckpt/fsdp_ckpt.h"
 
 #define CATALOG_NONE  UINT32_MAX
@@ -35,6 +36,7 @@ typedef struct {
     uint8_t stored; /* what its elements are in the files: another type than
                        dtype only after catalog_set_stored() */
     bool boxed;     /* a piece of it is a box, once sealed */
+    bool coded;     /* a piece of it is encoded, once sealed */
 } catalog_tensor_t;
 
 /*
@@ -50,9 +52,11 @@ typedef struct {
 typedef struct {
     uint64_t first;
     uint64_t count;
-    uint64_t offset; /* bytes in the file */
+    uint64_t offset; /* bytes in the file, or in what its code gives */
     uint32_t tensor;
     uint32_t file;
+    uint32_t code;      /* 1 + index into catalog_t.codes; 0: the bytes lie in
+                           the file as they are */
     uint32_t crc_first; /* index into catalog_t.crcs; CATALOG_NONE: it has no
                            checksums */
     uint32_t rank;      /* that wrote it; 0 where a format has none */
@@ -100,6 +104,17 @@ typedef struct {
     uint32_t crc32;
 } catalog_span_t;
 
+/* A stretch of a file that is encoded: pieces lie in what it becomes. */
+typedef struct {
+    uint64_t offset; /* in the file */
+    uint64_t length;
+    uint64_t bytes;  /* that it becomes */
+    uint64_t memory; /* that decoding it takes */
+    uint32_t file;
+    uint32_t step_first; /* index into catalog_t.steps */
+    uint32_t num_steps;
+} catalog_code_t;
+
 typedef struct catalog_chunk catalog_chunk_t;
 
 typedef struct {
@@ -139,6 +154,10 @@ typedef struct {
     uint64_t *boxes; /* of each box: start, count and stride (elements in the
                         file) of every dimension, and its CATALOG_CONJ … */
     uint64_t num_boxes;
+    catalog_code_t *codes;
+    uint64_t num_codes, max_codes;
+    codec_step_t *steps;
+    uint64_t num_steps, max_steps;
 
     bool sealed;
     catalog_chunk_t *arena;
@@ -230,6 +249,18 @@ fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
 fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
                                fsdp_error_t *err);
 
+/**
+ * @param code    file, offset, length, bytes and memory are used.
+ * @param steps   How it is decoded.
+ * @param code_p  For catalog_piece_t.code.
+ *
+ * @return FSDP_ERR_CORRUPT, as catalog_seal() too, if what it says makes no
+ *         sense.
+ */
+fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
+                               const codec_step_t *steps, unsigned num_steps,
+                               uint32_t *code_p, fsdp_error_t *err);
+
 /* @a json is one JSON value, as value.h writes it. */
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
                                 const char *json, fsdp_error_t *err);
@@ -269,6 +300,10 @@ uint64_t catalog_find_piece(const catalog_t *cat, uint64_t tensor,
 uint64_t catalog_piece_bytes(const catalog_t *cat,
                              const catalog_piece_t *piece);
 uint64_t catalog_blocks(uint64_t bytes);
+
+/* What it is encoded by; NULL: nothing. */
+const catalog_code_t *catalog_code(const catalog_t *cat,
+                                   const catalog_piece_t *piece);
 
 /* A piece that is a box. */
 typedef struct {

@@ -169,6 +169,79 @@ unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
     return 1;
 }
 
+static uint64_t volume(const box_t *box)
+{
+    uint64_t numel = 1;
+
+    for (unsigned d = 0; d < box->ndim; d++) {
+        numel *= box->count[d];
+    }
+
+    return numel;
+}
+
+/* The index of the last element of a box in its tensor. */
+static uint64_t last_of(const box_t *box, const uint64_t *dims)
+{
+    uint64_t last = 0;
+
+    for (unsigned d = 0; d < box->ndim; d++) {
+        last = last * dims[d] + box->start[d] + box->count[d] - 1;
+    }
+
+    return last;
+}
+
+uint64_t box_common(const catalog_t *cat, const catalog_piece_t *piece,
+                    uint64_t first, uint64_t count)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    const uint64_t *dims = cat->dims + tensor->dims_first;
+    box_t boxes[2 * FSDP_CKPT_MAX_NDIM], whole, common;
+    uint64_t end = first + count, total = 0;
+    unsigned num;
+
+    if (piece->box == CATALOG_NONE) {
+        uint64_t stop = piece->first + piece->count;
+
+        first = (piece->first > first) ? piece->first : first;
+        end = (stop < end) ? stop : end;
+        return (first < end) ? end - first : 0;
+    }
+
+    (void)box_of_piece(cat, piece, &whole);
+    if (piece->first >= end || last_of(&whole, dims) < first) {
+        return 0;
+    }
+    if (piece->first >= first && last_of(&whole, dims) < end) {
+        return piece->count;
+    }
+    (void)box_from_range(tensor->ndim, dims, first, count, boxes, &num);
+    for (unsigned i = 0; i < num; i++) {
+        if (box_intersect(&boxes[i], &whole, &common)) {
+            total += volume(&common);
+        }
+    }
+    return total;
+}
+
+uint64_t box_common_box(const catalog_t *cat, const catalog_piece_t *piece,
+                        const catalog_box_t *with)
+{
+    box_t boxes[2 * FSDP_CKPT_MAX_NDIM], other = {.ndim = with->ndim}, common;
+    unsigned num = box_of_piece(cat, piece, boxes);
+    uint64_t total = 0;
+
+    memcpy(other.start, with->start, with->ndim * sizeof(*with->start));
+    memcpy(other.count, with->count, with->ndim * sizeof(*with->count));
+    for (unsigned i = 0; i < num; i++) {
+        if (box_intersect(&boxes[i], &other, &common)) {
+            total += volume(&common);
+        }
+    }
+    return total;
+}
+
 /* Boxes of one tensor, compact: start[ndim], count[ndim] of each, and the
  * order in which they are looked at. */
 typedef struct {

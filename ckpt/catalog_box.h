@@ -31,6 +31,14 @@ uint64_t box_span(const catalog_box_t *box);
 unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
                       box_t *boxes);
 
+/* How many of the elements [first, first + count) of its tensor a piece has. */
+uint64_t box_common(const catalog_t *cat, const catalog_piece_t *piece,
+                    uint64_t first, uint64_t count);
+
+/* How many of those in a box. */
+uint64_t box_common_box(const catalog_t *cat, const catalog_piece_t *piece,
+                        const catalog_box_t *with);
+
 /* Each element of a tensor lies in one piece exactly. */
 fsdp_status_t box_check_cover(const catalog_t *cat, uint64_t tensor,
                               fsdp_error_t *err);

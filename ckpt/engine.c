@@ -43,9 +43,11 @@ typedef struct {
     files_t *src_files, *dst_files;
     uint64_t buffer; /* bytes of each thread */
     uint64_t stage;  /* bytes behind them, to gather from boxes */
+    uint64_t decode; /* and what decoding may take besides */
 
     pthread_mutex_t lock;
     uint64_t next_copy, next_byte; /* the first bytes not yet taken */
+    uint64_t next_decode;          /* and of what has to be decoded */
     fsdp_status_t status;          /* of the first thread that failed */
     fsdp_error_t err;
 
@@ -122,7 +124,7 @@ static unsigned take(run_t *run, part_t *parts, char *buffer)
 
     pthread_mutex_lock(&run->lock);
     while (num < BATCH_PARTS && total < BATCH_BYTES &&
-           run->next_copy < plan->num) {
+           run->next_copy < plan->num_plain) {
         const plan_copy_t *copy = &plan->copies[run->next_copy];
 
         bytes = copy->bytes - run->next_byte;
@@ -313,19 +315,14 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
              piece->first + ((to < piece->count) ? to : piece->count));
 }
 
-/* The last byte of a source block has passed: compare. */
-static fsdp_status_t check_block(run_t *run, uint32_t piece_index,
-                                 uint64_t block, fsdp_error_t *err)
+/* A block of the source has another checksum. */
+static fsdp_status_t mismatch(run_t *run, uint32_t piece_index, uint64_t block,
+                              fsdp_error_t *err)
 {
     const catalog_t *src = run->plan->src;
     const catalog_piece_t *piece = &src->pieces[piece_index];
-    uint64_t crc = piece->crc_first + block;
     bool go_on = false;
     char what[300];
-
-    if (atomic_load(&run->xors[crc]) == src->crcs[crc]) {
-        return FSDP_OK;
-    }
 
     if (run->job->mismatch != NULL) {
         pthread_mutex_lock(&run->lock);
@@ -342,6 +339,18 @@ static fsdp_status_t check_block(run_t *run, uint32_t piece_index,
                           " do not have their checksum: the file is damaged",
                           files_path(run->src_files, piece->file), what,
                           piece->offset + block * CATALOG_BLOCK);
+}
+
+/* The last byte of a source block has passed: compare. */
+static fsdp_status_t check_block(run_t *run, uint32_t piece, uint64_t block,
+                                 fsdp_error_t *err)
+{
+    const catalog_t *src = run->plan->src;
+    uint64_t crc = src->pieces[piece].crc_first + block;
+
+    return (atomic_load(&run->xors[crc]) == src->crcs[crc])
+               ? FSDP_OK
+               : mismatch(run, piece, block, err);
 }
 
 /* A stretch of a source piece with checksum @a crc has passed. */
@@ -406,7 +415,8 @@ static bool checks_src(const run_t *run, const part_t *part)
 {
     const plan_copy_t *copy = part->copy;
 
-    return (copy->flags & (PLAN_SRC_MEM | PLAN_AGAIN | PLAN_GATHER)) == 0 &&
+    return (copy->flags &
+            (PLAN_SRC_MEM | PLAN_AGAIN | PLAN_GATHER | PLAN_DECODE)) == 0 &&
            run->plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
 }
 
@@ -611,6 +621,100 @@ static fsdp_status_t write_parts(run_t *run, const part_t *parts, unsigned num,
     return FSDP_OK;
 }
 
+/* --- What has to be decoded -------------------------------------------------- */
+
+/* Take the copies of one code; @return their number, 0 at the end. */
+static uint64_t take_decodes(run_t *run, const plan_copy_t **copies_p)
+{
+    const plan_t *plan = run->plan;
+    uint64_t first, next;
+
+    pthread_mutex_lock(&run->lock);
+    first = next = run->next_decode;
+    while (next < plan->num &&
+           plan_same_code(plan, &plan->copies[first], &plan->copies[next])) {
+        next++;
+    }
+    run->next_decode = next;
+    pthread_mutex_unlock(&run->lock);
+
+    *copies_p = plan->copies + first;
+    return next - first;
+}
+
+/* Write decoded bytes, or put them into memory. */
+static fsdp_status_t put_part(run_t *run, part_t *part, fsdp_error_t *err)
+{
+    const plan_copy_t *copy = part->copy;
+    bool in_mem = (copy->flags & PLAN_DST_MEM) != 0;
+
+    if (in_mem) {
+        part->dst = (char *)(uintptr_t)copy->dst + dst_bytes(copy, part->from);
+    }
+    if (is_cast(copy)) {
+        uint64_t size = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype) / 8;
+
+        dtype_convert((fsdp_dtype_t)copy->src_dtype, part->src,
+                      (fsdp_dtype_t)copy->dst_dtype, part->dst,
+                      part->bytes / size);
+    } else if (in_mem) {
+        memcpy(part->dst, part->src, part->bytes);
+    } else {
+        part->dst = part->src;
+    }
+    if (in_mem) {
+        return FSDP_OK;
+    }
+    FSDP_TRY(pass_part(run, part, err));
+    return write_run(run, part, 1, err);
+}
+
+static fsdp_status_t put_decoded(void *arg, const plan_copy_t *copy,
+                                 uint64_t at, const char *data, size_t bytes,
+                                 fsdp_error_t *err)
+{
+    _Alignas(16) char cast[16 << 10];
+    part_t part = {.copy = copy, .from = at};
+    uint64_t most = is_cast(copy) ? sizeof(cast) / 4 : bytes;
+
+    for (; bytes > 0; bytes -= part.bytes, data += part.bytes) {
+        part.bytes = (bytes < most) ? bytes : most;
+        part.src = (char *)(uintptr_t)data;
+        part.dst = cast;
+        FSDP_TRY(put_part(arg, &part, err));
+        part.from += part.bytes;
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t bad_sum(void *arg, uint32_t piece, fsdp_error_t *err)
+{
+    return mismatch(arg, piece, 0, err);
+}
+
+static fsdp_status_t decode_some(run_t *run, const plan_copy_t *copies,
+                                 uint64_t num, char *buffer, fsdp_error_t *err)
+{
+    decode_t decode = {.plan = run->plan,
+                       .files = run->src_files,
+                       .decoders = run->job->decoders,
+                       .keep_mem = run->decode,
+                       .stage = buffer,
+                       .stage_bytes = (size_t)run->buffer,
+                       .max_mem = run->decode,
+                       .put = put_decoded,
+                       .mismatch = bad_sum,
+                       .arg = run};
+    fsdp_status_t status = decode_copies(&decode, copies, num, err);
+
+    atomic_fetch_add(&run->bytes_read, decode.bytes_read);
+    for (uint64_t i = 0; i < num; i++) {
+        atomic_fetch_add(&run->bytes_done, plan_moved(run->plan, &copies[i]));
+    }
+    return status;
+}
+
 /* --- Running ------------------------------------------------------------------------------ */
 
 static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
@@ -649,7 +753,7 @@ static uint64_t total_bytes(const plan_t *plan)
     uint64_t total = 0;
 
     for (uint64_t i = 0; i < plan->num; i++) {
-        total += plan->copies[i].bytes;
+        total += plan_moved(plan, &plan->copies[i]);
     }
 
     return total;
@@ -673,9 +777,11 @@ static void work(run_t *run, bool is_first)
 {
     uint64_t total = is_first ? total_bytes(run->plan) : 0;
     part_t *parts = malloc(BATCH_PARTS * sizeof(*parts));
+    const plan_copy_t *decodes;
     char *buffer = NULL;
     fsdp_status_t status = FSDP_OK;
     fsdp_error_t err = {0};
+    uint64_t num_decodes;
     unsigned num;
 
     /* Aligned to pages, so that the kernel can copy whole ones. */
@@ -693,6 +799,13 @@ static void work(run_t *run, bool is_first)
     while (status == FSDP_OK && !atomic_load(&run->stop) &&
            (num = take(run, parts, buffer)) > 0) {
         status = work_on(run, parts, num, buffer + run->buffer, &err);
+        if (status == FSDP_OK && is_first) {
+            status = report(run, total, &err);
+        }
+    }
+    while (status == FSDP_OK && !atomic_load(&run->stop) &&
+           (num_decodes = take_decodes(run, &decodes)) > 0) {
+        status = decode_some(run, decodes, num_decodes, buffer, &err);
         if (status == FSDP_OK && is_first) {
             status = report(run, total, &err);
         }
@@ -731,6 +844,52 @@ static bool has_gathers(const plan_t *plan)
     return false;
 }
 
+/* What decoding takes at most, of any of the copies. */
+static const catalog_code_t *largest_code(const plan_t *plan)
+{
+    const catalog_code_t *largest = NULL;
+
+    for (uint64_t i = plan->num_plain; i < plan->num; i++) {
+        const catalog_piece_t *piece =
+            &plan->src->pieces[plan->copies[i].src_piece];
+        const catalog_code_t *code = catalog_code(plan->src, piece);
+
+        if (code != NULL &&
+            (largest == NULL || code->memory > largest->memory)) {
+            largest = code;
+        }
+    }
+
+    return largest;
+}
+
+/* Fewer threads, if decoding takes much of the memory. */
+static fsdp_status_t divide_for_codes(run_t *run, uint64_t max_mem,
+                                      uint32_t *jobs, fsdp_error_t *err)
+{
+    const catalog_code_t *code = largest_code(run->plan);
+    uint64_t need = (code != NULL) ? code->memory : 0;
+
+    if (code == NULL) {
+        return FSDP_OK;
+    }
+    if (need > max_mem - max_mem / 4) {
+        return fsdp_error_set(
+            err, FSDP_ERR_UNSUPPORTED,
+            "%s: %s: to decode the %" PRIu64 " bytes at %" PRIu64
+            " takes %" PRIu64 " bytes of memory: give more, --max-mem %" PRIu64
+            "M at least",
+            run->plan->src->path, run->plan->src->files[code->file].path,
+            code->length, code->offset, need, ((need + need / 2) >> 20) + 1);
+    }
+
+    while (*jobs > 1 && *jobs * (need + MEM_MIN) > max_mem - max_mem / 4) {
+        --*jobs;
+    }
+    run->decode = need;
+    return FSDP_OK;
+}
+
 /* Threads, and the buffer of each. */
 static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
 {
@@ -757,9 +916,10 @@ static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
         jobs = (uint32_t)(max_mem / MEM_MIN);
     }
     jobs = (jobs > 0) ? jobs : 1;
+    FSDP_TRY(divide_for_codes(run, max_mem, &jobs, err));
 
     /* Twice, for both sides of a cast that widens. */
-    run->buffer = max_mem / jobs;
+    run->buffer = max_mem / jobs - run->decode;
     if (run->buffer > 2 * BATCH_BYTES) {
         run->buffer = 2 * BATCH_BYTES;
     }
@@ -822,6 +982,8 @@ static fsdp_status_t check_passed(const run_t *run, fsdp_error_t *err)
 static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
 {
     const plan_t *plan = run->plan;
+
+    run->next_decode = plan->num_plain;
 
     if (plan->src != NULL) {
         run->xors = calloc(plan->src->num_crcs + 1, sizeof(*run->xors));

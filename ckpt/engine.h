@@ -9,6 +9,7 @@
 #ifndef FSDP_ENGINE_H
 #define FSDP_ENGINE_H
 
+#include "ckpt/decode.h"
 #include "ckpt/plan.h"
 
 #define ENGINE_MAX_MEM  (64ull << 20)
@@ -23,6 +24,7 @@ typedef struct {
     const plan_t *plan;
     catalog_t *dst;      /* of the plan, to take checksums; NULL: memory */
     const char *dst_dir; /* its files are there now; NULL: catalog's root */
+    decoders_t *decoders; /* of the source, from run to run; NULL: none */
     fsdp_ckpt_engine_t options;
     engine_mismatch_f mismatch; /* NULL: the first one ends the run */
     void *arg;

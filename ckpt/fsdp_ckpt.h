@@ -101,7 +101,8 @@ typedef struct {
 
 /* Elements [first, first + count) of a tensor, at @a offset in @a file.  Or a
  * box of it: then `start` is not NULL, first is its first element's index and
- * count their number. */
+ * count their number.  Where they are compressed or otherwise encoded, they
+ * are in what the `encoded` bytes at @a offset become. */
 typedef struct {
     uint64_t first;
     uint64_t count;
@@ -110,6 +111,7 @@ typedef struct {
     const uint64_t *start; /* of the box, an entry for each dimension */
     const uint64_t *counts;
     const uint64_t *strides; /* elements in the file */
+    uint64_t encoded;        /* bytes; 0: they lie there as they are */
 } fsdp_ckpt_piece_t;
 
 /* Called now and then during long work.

@@ -145,21 +145,21 @@ static void negate(char *data, size_t size, size_t step, uint64_t count,
     }
 }
 
-static void change(const loops_t *loops, char *data, uint64_t count)
+void gather_change(fsdp_dtype_t dtype, unsigned change, char *data,
+                   uint64_t count)
 {
-    size_t size = loops->size, half = size / 2;
-    bool is_complex =
-        loops->dtype == FSDP_DTYPE_C64 || loops->dtype == FSDP_DTYPE_C128;
+    size_t size = fsdp_dtype_bits(dtype) / 8, half = size / 2;
+    bool is_complex = dtype == FSDP_DTYPE_C64 || dtype == FSDP_DTYPE_C128;
 
     if (is_complex) {
-        if ((loops->change & CATALOG_NEG) != 0) {
+        if ((change & CATALOG_NEG) != 0) {
             negate(data, half, half, 2 * count, true);
         }
-        if ((loops->change & CATALOG_CONJ) != 0) {
+        if ((change & CATALOG_CONJ) != 0) {
             negate(data + half, half, size, count, true);
         }
-    } else if ((loops->change & CATALOG_NEG) != 0) {
-        negate(data, size, size, count, dtype_is_float(loops->dtype));
+    } else if ((change & CATALOG_NEG) != 0) {
+        negate(data, size, size, count, dtype_is_float(dtype));
     }
 }
 
@@ -170,9 +170,7 @@ static fsdp_status_t load(const loops_t *loops, uint64_t at, uint64_t count,
 
     FSDP_TRY(gather->read(gather->arg, loops->piece, at * loops->size, data,
                           count * loops->size, err));
-    if (loops->change != 0) {
-        change(loops, data, count);
-    }
+    gather_change(loops->dtype, loops->change, data, count);
     return FSDP_OK;
 }
 

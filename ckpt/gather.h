@@ -36,4 +36,8 @@ fsdp_status_t gather_elements(const gather_t *gather, uint64_t tensor,
                               const catalog_box_t *within, uint64_t first,
                               uint64_t count, char *data, fsdp_error_t *err);
 
+/* Do to elements what CATALOG_NEG and CATALOG_CONJ say. */
+void gather_change(fsdp_dtype_t dtype, unsigned change, char *data,
+                   uint64_t count);
+
 #endif

@@ -14,6 +14,8 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog_box.c \
 	ckpt/catalog_box.h \
 	ckpt/claim.c \
+	ckpt/codec.c \
+	ckpt/codec.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
 	ckpt/convert.c \
@@ -24,6 +26,8 @@ libckptcore_la_SOURCES = \
 	ckpt/diff.h \
 	ckpt/diff_pair.c \
 	ckpt/diff_values.c \
+	ckpt/decode.c \
+	ckpt/decode.h \
 	ckpt/dtype.c \
 	ckpt/engine.c \
 	ckpt/engine.h \
@@ -62,6 +66,8 @@ libckptcore_la_SOURCES = \
 	ckpt/target_grid.c \
 	ckpt/tensor_hash.c \
 	ckpt/tensor_hash.h \
+	ckpt/unpack.c \
+	ckpt/unpack.h \
 	ckpt/value.c \
 	ckpt/value.h \
 	ckpt/verify.c \
@@ -84,8 +90,10 @@ libckptcore_la_SOURCES = \
 	lib/util/status.c
 # End of libckptcore_la_SOURCES
 
-libckptcore_la_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS) $(JANSSON_CFLAGS)
-libckptcore_la_LIBADD = $(HDF5_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) -lpthread -lm
+libckptcore_la_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS) $(JANSSON_CFLAGS) \
+	$(ZSTD_CFLAGS)
+libckptcore_la_LIBADD = $(HDF5_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) \
+	$(ZSTD_LIBS) -lpthread -lm
 
 libfsdpckpt_la_SOURCES =
 libfsdpckpt_la_LIBADD = libckptcore.la libutil.la

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/catalog_box.h"
 #include "lib/util/check.h"
 
 static fsdp_status_t no_memory(fsdp_error_t *err)
@@ -71,6 +72,90 @@ uint64_t plan_dst_bytes(const plan_copy_t *copy)
            (fsdp_dtype_bits((fsdp_dtype_t)copy->dst_dtype) / 8);
 }
 
+/* --- What has to be decoded --- */
+
+/* Elements of the tensor that a range of its bytes is. */
+static void find_range(const plan_t *plan, const plan_copy_t *copy,
+                       uint64_t *first_p, uint64_t *count_p)
+{
+    const catalog_piece_t *piece = &plan->src->pieces[copy->src_piece];
+    const catalog_tensor_t *tensor = &plan->src->tensors[piece->tensor];
+    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype);
+    uint64_t most;
+
+    *first_p = copy->src / bits * 8 + copy->src % bits * 8 / bits;
+    *count_p = copy->bytes / bits * 8 + copy->bytes % bits * 8 / bits;
+    most = tensor->numel - *first_p;
+    if (*count_p > most) {
+        *count_p = most; /* of a packed type, at the end */
+    }
+}
+
+static bool has_target_box(const plan_t *plan, const plan_copy_t *copy,
+                           catalog_box_t *box_p)
+{
+    return copy->dst_piece != CATALOG_NONE &&
+           catalog_box(plan->dst, &plan->dst->pieces[copy->dst_piece], box_p);
+}
+
+void plan_asked(const plan_t *plan, const plan_copy_t *copy,
+                plan_asked_t *asked_p)
+{
+    static const uint64_t zeros[BOX_MAX_NDIM];
+    const catalog_t *src = plan->src;
+    const catalog_tensor_t *tensor =
+        &src->tensors[src->pieces[copy->src_piece].tensor];
+    catalog_box_t box;
+
+    asked_p->boxed = has_target_box(plan, copy, &box);
+    if (asked_p->boxed) {
+        asked_p->first = 0;
+        asked_p->count = plan->dst->pieces[copy->dst_piece].count;
+        asked_p->num = box_of_piece(
+            plan->dst, &plan->dst->pieces[copy->dst_piece], asked_p->boxes);
+        asked_p->start = box.start;
+        asked_p->dims = box.count;
+        return;
+    }
+
+    find_range(plan, copy, &asked_p->first, &asked_p->count);
+    asked_p->start = zeros;
+    asked_p->dims = src->dims + tensor->dims_first;
+    (void)box_from_range(tensor->ndim, asked_p->dims, asked_p->first,
+                         asked_p->count, asked_p->boxes, &asked_p->num);
+}
+
+/* Elements that the source piece of a PLAN_DECODE copy has for it. */
+static uint64_t common_of(const plan_t *plan, const plan_copy_t *copy)
+{
+    const catalog_piece_t *piece = &plan->src->pieces[copy->src_piece];
+    uint64_t first, count;
+    catalog_box_t box;
+
+    if (has_target_box(plan, copy, &box)) {
+        return box_common_box(plan->src, piece, &box);
+    }
+    find_range(plan, copy, &first, &count);
+    return box_common(plan->src, piece, first, count);
+}
+
+uint64_t plan_moved(const plan_t *plan, const plan_copy_t *copy)
+{
+    return ((copy->flags & PLAN_DECODE) != 0)
+               ? bytes_of(copy->src_dtype, common_of(plan, copy))
+               : copy->bytes;
+}
+
+bool plan_same_code(const plan_t *plan, const plan_copy_t *a,
+                    const plan_copy_t *b)
+{
+    const catalog_piece_t *pieces = plan->src->pieces;
+
+    return (pieces[a->src_piece].code != 0)
+               ? pieces[a->src_piece].code == pieces[b->src_piece].code
+               : a->src_piece == b->src_piece;
+}
+
 /* --- Order ---------------------------------------------------------------------- */
 
 static int compare_u64(uint64_t a, uint64_t b)
@@ -91,6 +176,67 @@ static int by_source(const void *a, const void *b, void *arg)
                             plan_src_offset(plan, right));
     }
     return (order != 0) ? order : compare_u64(left->bytes, right->bytes);
+}
+
+/* Encoded bytes in the order of the files, pieces in that of their bytes. */
+static int by_code(const void *a, const void *b, void *arg)
+{
+    const plan_copy_t *copies[2] = {a, b};
+    const plan_t *plan = arg;
+    uint64_t keys[2][6];
+
+    for (int i = 0; i < 2; i++) {
+        const catalog_piece_t *piece = &plan->src->pieces[copies[i]->src_piece];
+        const catalog_code_t *code = catalog_code(plan->src, piece);
+
+        keys[i][0] = (code != NULL) ? code->file : piece->file;
+        keys[i][1] = (code != NULL) ? code->offset : piece->offset;
+        keys[i][2] = piece->code;
+        keys[i][3] = piece->offset;
+        keys[i][4] = copies[i]->src_piece;
+        keys[i][5] = copies[i]->src;
+    }
+    for (int k = 0; k < 6; k++) {
+        if (keys[0][k] != keys[1][k]) {
+            return compare_u64(keys[0][k], keys[1][k]);
+        }
+    }
+
+    return 0;
+}
+
+/* Each encoded stretch is read once, from front to back, whatever it is needed
+ * for: so these copies are in the source's order. */
+static fsdp_status_t put_decodes_last(plan_t *plan, fsdp_error_t *err)
+{
+    plan_copy_t *decodes;
+    uint64_t num = 0;
+
+    for (uint64_t i = 0; i < plan->num; i++) {
+        num += (plan->copies[i].flags & PLAN_DECODE) != 0;
+    }
+    plan->num_plain = 0;
+    if (num == 0) {
+        plan->num_plain = plan->num;
+        return FSDP_OK;
+    }
+
+    decodes = malloc(num * sizeof(*decodes));
+    if (decodes == NULL) {
+        return no_memory(err);
+    }
+    num = 0;
+    for (uint64_t i = 0; i < plan->num; i++) {
+        if ((plan->copies[i].flags & PLAN_DECODE) != 0) {
+            decodes[num++] = plan->copies[i];
+        } else {
+            plan->copies[plan->num_plain++] = plan->copies[i];
+        }
+    }
+    qsort_r(decodes, num, sizeof(*decodes), by_code, plan);
+    memcpy(plan->copies + plan->num_plain, decodes, num * sizeof(*decodes));
+    free(decodes);
+    return FSDP_OK;
 }
 
 /* The copies of one target piece: they follow each other in the plan. */
@@ -147,7 +293,7 @@ static bool joins(const plan_t *plan, const plan_copy_t *a,
 {
     const catalog_piece_t *pieces;
 
-    if (a->flags != b->flags || (a->flags & PLAN_GATHER) != 0 ||
+    if (a->flags != b->flags || (a->flags & (PLAN_GATHER | PLAN_DECODE)) != 0 ||
         a->src_dtype != b->src_dtype || a->dst_dtype != b->dst_dtype) {
         return false;
     }
@@ -175,10 +321,39 @@ static bool joins(const plan_t *plan, const plan_copy_t *a,
                plan_dst_offset(plan, b);
 }
 
-static void count_runs(plan_t *plan)
+/* Bytes that a PLAN_DECODE copy reads, if it is the first of its code. */
+static uint64_t encoded_bytes(const plan_t *plan, const plan_copy_t *copy)
 {
+    const catalog_piece_t *piece = &plan->src->pieces[copy->src_piece];
+    const catalog_code_t *code = catalog_code(plan->src, piece);
+
+    if (copy > plan->copies + plan->num_plain &&
+        plan_same_code(plan, copy - 1, copy)) {
+        return 0;
+    }
+    return (code != NULL) ? code->length
+                          : catalog_piece_bytes(plan->src, piece);
+}
+
+static void count_decodes(plan_t *plan)
+{
+    for (uint64_t i = plan->num_plain; i < plan->num; i++) {
+        plan_copy_t copy = plan->copies[i];
+
+        plan->runs++;
+        plan->bytes_read += encoded_bytes(plan, &plan->copies[i]);
+        copy.bytes = plan_moved(plan, &copy);
+        plan->bytes_written +=
+            ((copy.flags & PLAN_DST_MEM) == 0) ? plan_dst_bytes(&copy) : 0;
+    }
+}
+
+/* Done with adding: order what has to be decoded, and count. */
+static fsdp_status_t finish(plan_t *plan, fsdp_error_t *err)
+{
+    FSDP_TRY(put_decodes_last(plan, err));
     plan->runs = plan->bytes_read = plan->bytes_written = 0;
-    for (uint64_t i = 0; i < plan->num; i++) {
+    for (uint64_t i = 0; i < plan->num_plain; i++) {
         const plan_copy_t *copy = &plan->copies[i];
 
         plan->runs += i == 0 || !joins(plan, copy - 1, copy);
@@ -189,6 +364,8 @@ static void count_runs(plan_t *plan)
             plan->bytes_written += plan_dst_bytes(copy);
         }
     }
+    count_decodes(plan);
+    return FSDP_OK;
 }
 
 fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
@@ -215,8 +392,7 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
     plan->copies = copies;
     plan->max = plan->num + 1;
 
-    count_runs(plan);
-    return FSDP_OK;
+    return finish(plan, err);
 }
 
 /* --- Target pieces from source pieces ---------------------------------------------- */
@@ -241,6 +417,38 @@ static fsdp_status_t add_gather(plan_t *plan, const catalog_tensor_t *from,
     return add_copy(plan, &copy, err);
 }
 
+/* From each piece what it has of the range. */
+static fsdp_status_t add_decodes(plan_t *plan, const catalog_tensor_t *from,
+                                 uint64_t first, uint64_t count,
+                                 const plan_copy_t *make, fsdp_error_t *err)
+{
+    const catalog_t *src = plan->src;
+    uint64_t end = from->piece_first + from->piece_count, found = 0;
+    plan_copy_t copy = *make;
+
+    copy.flags |= PLAN_DECODE;
+    copy.src = bytes_of(copy.src_dtype, first);
+    copy.bytes = bytes_of(copy.src_dtype, count);
+    for (uint64_t p = from->piece_first; p < end; p++) {
+        uint64_t common;
+
+        copy.src_piece = (uint32_t)p;
+        common = common_of(plan, &copy);
+        if (common > 0) {
+            FSDP_TRY(add_copy(plan, &copy, err));
+            found += common;
+        }
+    }
+
+    return (found == count)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                "%s: tensor %s: %" PRIu64 " of the elements "
+                                "[%" PRIu64 ", %" PRIu64 ") are in the files",
+                                src->path, from->name, found, first,
+                                first + count);
+}
+
 /* All copies that fill elements [first, first + count) of a source tensor;
  * @a make->dst is where the first of them goes. */
 static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
@@ -252,6 +460,9 @@ static fsdp_status_t add_range(plan_t *plan, uint64_t tensor, uint64_t first,
     uint64_t end = from->piece_first + from->piece_count;
     uint64_t p, next = first;
 
+    if (from->coded) {
+        return add_decodes(plan, from, first, count, make, err);
+    }
     if (from->boxed) {
         return add_gather(plan, from, first, count, make, err);
     }
@@ -316,7 +527,8 @@ static fsdp_status_t add_unordered(plan_t *plan, const uint64_t *map,
                                   .dst_dtype = dtype,
                                   .flags = PLAN_DISCARD};
 
-        if (piece->crc_first != CATALOG_NONE &&
+        if (!src->tensors[piece->tensor].coded &&
+            piece->crc_first != CATALOG_NONE &&
             ((used[piece->tensor] & BOXED) != 0 ||
              (used[piece->tensor] != 0 && strided))) {
             status = add_copy(plan, &copy, err);
@@ -374,7 +586,9 @@ fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
                                   .flags = to->boxed ? PLAN_AGAIN : 0};
 
         FSDP_TRY_GOTO(check_pair(from, to, err), err_free);
-        status = (piece->box != CATALOG_NONE)
+        status = (piece->box != CATALOG_NONE && from->coded)
+                     ? add_decodes(plan, from, 0, piece->count, &make, err)
+                 : (piece->box != CATALOG_NONE)
                      ? add_gather(plan, from, 0, piece->count, &make, err)
                      : add_range(plan, map[piece->tensor], piece->first,
                                  piece->count, &make, err);
@@ -383,8 +597,8 @@ fsdp_status_t plan_convert(plan_t *plan, const catalog_t *src,
         }
     }
     FSDP_TRY_GOTO(add_unordered(plan, map, err), err_free);
+    FSDP_TRY_GOTO(finish(plan, err), err_free);
 
-    count_runs(plan);
     return FSDP_OK;
 err_free:
     plan_free(plan);
@@ -519,6 +733,10 @@ static fsdp_status_t complete_blocks(plan_t *plan, const plan_t *wanted,
         bool checked =
             plan->src->pieces[copy->src_piece].crc_first != CATALOG_NONE;
 
+        if ((copy->flags & PLAN_DECODE) != 0) {
+            FSDP_TRY(add_copy(plan, copy, err));
+            continue;
+        }
         if ((copy->flags & PLAN_GATHER) != 0 || plan->src->crc_zip) {
             FSDP_TRY(add_unblocked(plan, copy, &whole, err));
             continue;
@@ -571,7 +789,7 @@ fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
 
     sort_by_source(&wanted);
     FSDP_TRY_GOTO(complete_blocks(plan, &wanted, err), err_free);
-    count_runs(plan);
+    FSDP_TRY_GOTO(finish(plan, err), err_free);
     plan_free(&wanted);
     return FSDP_OK;
 err_free:
@@ -588,10 +806,20 @@ fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, const bool *wanted,
     *plan = (plan_t){.src = src};
     for (uint64_t p = 0; p < src->num_pieces; p++) {
         const catalog_piece_t *piece = &src->pieces[p];
-        const plan_copy_t of = {.src_piece = (uint32_t)p,
-                                .src_dtype = src->tensors[piece->tensor].dtype};
+        const catalog_tensor_t *tensor = &src->tensors[piece->tensor];
+        plan_copy_t of = {.src_piece = (uint32_t)p,
+                          .dst_piece = CATALOG_NONE,
+                          .src_dtype = tensor->stored,
+                          .dst_dtype = tensor->stored};
 
-        if (piece->crc_first != CATALOG_NONE && (wanted == NULL || wanted[p])) {
+        if (wanted != NULL && !wanted[p]) {
+            continue;
+        }
+        if (piece->code != 0) {
+            of.bytes = bytes_of(tensor->stored, tensor->numel);
+            of.flags = PLAN_DISCARD | PLAN_DECODE;
+            FSDP_TRY_GOTO(add_copy(plan, &of, err), err_free);
+        } else if (piece->crc_first != CATALOG_NONE) {
             FSDP_TRY_GOTO(
                 add_discard(plan, &of, 0, catalog_piece_bytes(src, piece), err),
                 err_free);
@@ -599,7 +827,7 @@ fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, const bool *wanted,
     }
 
     sort_by_source(plan);
-    count_runs(plan);
+    FSDP_TRY_GOTO(finish(plan, err), err_free);
     return FSDP_OK;
 err_free:
     plan_free(plan);

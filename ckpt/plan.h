@@ -9,6 +9,7 @@
 #ifndef FSDP_PLAN_H
 #define FSDP_PLAN_H
 
+#include "ckpt/box.h"
 #include "ckpt/catalog.h"
 
 enum {
@@ -17,9 +18,12 @@ enum {
     PLAN_DISCARD = 4, /* is read only to complete a checksum */
     PLAN_AGAIN = 8,   /* the source bytes are in another copy too: they do not
                          count for the source's checksum */
-    PLAN_GATHER = 16  /* the elements lie in boxes: src is the byte of the
+    PLAN_GATHER = 16, /* the elements lie in boxes: src is the byte of the
                          tensor, or of the target's box, in row-major order,
                          src_piece the tensor's first piece */
+    PLAN_DECODE = 32  /* what src_piece, which has to be decoded, has of the
+                         target: of its box, or of a range of the tensor, which
+                         is src and bytes; dst is where that begins */
 };
 
 typedef struct {
@@ -39,6 +43,8 @@ typedef struct {
     plan_copy_t *copies;
     uint64_t num;
     uint64_t max;
+    uint64_t num_plain;  /* that are not PLAN_DECODE; these come behind, in the
+                            order of the source */
     uint64_t runs;       /* after joining neighbours on both sides */
     uint64_t bytes_read; /* from files */
     uint64_t bytes_written;
@@ -63,7 +69,7 @@ fsdp_status_t plan_read(plan_t *plan, const catalog_t *src,
                         const fsdp_ckpt_range_t *ranges, size_t num,
                         fsdp_error_t *err);
 
-/* Read every piece that has checksums, and none twice.
+/* Read every piece that has checksums or is encoded, and none twice.
  * @param wanted  One for each piece; NULL: all. */
 fsdp_status_t plan_check(plan_t *plan, const catalog_t *src, const bool *wanted,
                          fsdp_error_t *err);
@@ -82,7 +88,28 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err);
 uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy);
 uint64_t plan_dst_offset(const plan_t *plan, const plan_copy_t *copy);
 
-/* Bytes that a copy writes. */
+/* Bytes of the source that a copy moves. */
+uint64_t plan_moved(const plan_t *plan, const plan_copy_t *copy);
+
+/* What a PLAN_DECODE copy asks for. */
+typedef struct {
+    bool boxed;            /* a box of the tensor; else elements */
+    uint64_t first, count; /* of the tensor, these */
+    unsigned num;          /* and both as boxes */
+    box_t boxes[2 * BOX_MAX_NDIM];
+    /* They lie row-major in an array of these dimensions, whose first element
+     * is the tensor's at `start`, from element `first` of it on. */
+    const uint64_t *start, *dims;
+} plan_asked_t;
+
+void plan_asked(const plan_t *plan, const plan_copy_t *copy,
+                plan_asked_t *asked_p);
+
+/* Do two PLAN_DECODE copies read the same encoded bytes? */
+bool plan_same_code(const plan_t *plan, const plan_copy_t *a,
+                    const plan_copy_t *b);
+
+/* Bytes that a copy writes; of one that is not PLAN_DECODE. */
 uint64_t plan_dst_bytes(const plan_copy_t *copy);
 
 void plan_free(plan_t *plan);

@@ -13,6 +13,7 @@ struct fsdp_ckpt {
     catalog_t cat;
     uint64_t bytes; /* of all tensors */
     read_check_t check;
+    decoders_t *decoders; /* from one read to the next; NULL: none needed */
 };
 
 fsdp_status_t fsdp_ckpt_open(const char *path, fsdp_ckpt_t **ckpt_p,
@@ -46,6 +47,9 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
     for (uint64_t t = 0; t < ckpt->cat.num_tensors; t++) {
         ckpt->bytes += ckpt->cat.tensors[t].bytes;
     }
+    if (ckpt->cat.num_codes > 0) {
+        ckpt->decoders = decoders_create(); /* without memory: slower */
+    }
     *ckpt_p = ckpt;
     return FSDP_OK;
 }
@@ -54,6 +58,7 @@ void fsdp_ckpt_close(fsdp_ckpt_t *ckpt)
 {
     if (ckpt != NULL) {
         read_check_free(&ckpt->check);
+        decoders_destroy(ckpt->decoders);
         catalog_free(&ckpt->cat);
         free(ckpt);
     }
@@ -102,6 +107,7 @@ void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
     const catalog_t *cat = &ckpt->cat;
     const catalog_piece_t *entry =
         &cat->pieces[cat->tensors[tensor].piece_first + piece];
+    const catalog_code_t *code = catalog_code(cat, entry);
     catalog_box_t box;
 
     *piece_p = (fsdp_ckpt_piece_t){
@@ -110,6 +116,11 @@ void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,
         .file = cat->files[entry->file].path,
         .offset = entry->offset,
     };
+    if (code != NULL) {
+        piece_p->file = cat->files[code->file].path;
+        piece_p->offset = code->offset;
+        piece_p->encoded = code->length;
+    }
     if (catalog_box(cat, entry, &box)) {
         piece_p->start = box.start;
         piece_p->counts = box.count;
@@ -157,6 +168,7 @@ fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt, const fsdp_ckpt_range_t *ranges,
 
     FSDP_TRY(plan_read(&plan, &ckpt->cat, ranges, num, err));
     job.plan = &plan;
+    job.decoders = ckpt->decoders;
     if (engine != NULL) {
         job.options = *engine;
     }

@@ -35,7 +35,7 @@ static bool is_compared(const catalog_t *cat, const catalog_piece_t *piece,
         return true; /* there is none */
     }
     if (cat->tensors[piece->tensor].boxed) {
-        return false;
+        return cat->tensors[piece->tensor].coded; /* are decoded whole */
     }
     return !cat->crc_zip || (range->first <= piece->first &&
                              range->count - (piece->first - range->first) >=

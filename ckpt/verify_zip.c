@@ -49,8 +49,9 @@ static bool on_bad_span(const catalog_t *cat, const catalog_span_t *span,
                        span->offset + span->bytes) == FSDP_OK;
 }
 
-/* Bytes of pieces with a checksum that lie in no span; those of views of one
- * storage count once. */
+/* Bytes of files that pieces with a checksum take, those in a span left out;
+ * views of one storage count once, and so do those that share an encoded
+ * stretch. */
 static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
                                    fsdp_error_t *err)
 {
@@ -61,12 +62,15 @@ static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
     *bytes_p = 0;
     for (uint64_t p = 0; p < cat->num_pieces && done; p++) {
         const catalog_piece_t *piece = &cat->pieces[p];
-        const uint64_t place[2] = {piece->file, piece->offset};
+        const catalog_code_t *code = catalog_code(cat, piece);
+        const uint64_t place[3] = {piece->file, piece->code,
+                                   (code == NULL) ? piece->offset : 0};
 
         if (piece->crc_first != CATALOG_NONE &&
             span_of_piece(cat, piece) == NULL &&
             !map_get(&seen, place, sizeof(place), &there)) {
-            *bytes_p += catalog_piece_bytes(cat, piece);
+            *bytes_p +=
+                (code != NULL) ? code->length : catalog_piece_bytes(cat, piece);
             done = map_put(&seen, place, sizeof(place), 0);
         }
     }

@@ -25,8 +25,14 @@ enum { LOCAL = 30, CENTRAL = 46, END = 22, LOCATOR = 20, END64 = 56 };
 #define TAIL         4096    /* read at once from the end */
 #define CENTRAL_MOST (1u << 30)
 
+/* A file as a source. */
 typedef struct {
     int fd;
+    const char *path;
+} file_source_t;
+
+typedef struct {
+    const zip_source_t *source;
     const char *path;
     uint64_t offset, length; /* of the archive */
     uint64_t tail_at;        /* where in the archive the tail begins */
@@ -35,6 +41,14 @@ typedef struct {
     uint64_t *starts; /* of the local headers, entry by entry */
     fsdp_error_t *err;
 } reader_t;
+
+static fsdp_status_t read_file(void *arg, uint64_t at, void *data, size_t bytes,
+                               fsdp_error_t *err)
+{
+    const file_source_t *file = arg;
+
+    return io_pread(file->fd, data, bytes, at, file->path, err);
+}
 
 static uint16_t u16(const unsigned char *data)
 {
@@ -94,7 +108,8 @@ static fsdp_status_t fetch(const reader_t *in, uint64_t at, void *data,
         memcpy(data, in->tail + (at - in->tail_at), size);
         return FSDP_OK;
     }
-    return io_pread(in->fd, data, size, in->offset + at, in->path, in->err);
+    return in->source->read(in->source->arg, in->offset + at, data, size,
+                            in->err);
 }
 
 /* --- The end ------------------------------------------------------------------ */
@@ -142,8 +157,8 @@ static fsdp_status_t read_end(reader_t *in)
         return bad(in, "it is too short to be one");
     }
     in->tail_at = in->length - size;
-    FSDP_TRY(io_pread(in->fd, in->tail, size, in->offset + in->tail_at,
-                      in->path, in->err));
+    FSDP_TRY(in->source->read(in->source->arg, in->offset + in->tail_at,
+                              in->tail, size, in->err));
 
     at = in->length - END;
     FSDP_TRY(fetch(in, at, end, sizeof(end)));
@@ -413,11 +428,15 @@ void zip_close(zip_t *zip)
     *zip = (zip_t){0};
 }
 
-fsdp_status_t zip_open(int fd, const char *path, uint64_t offset,
-                       uint64_t length, zip_t *zip, fsdp_error_t *err)
+static fsdp_status_t open_at(const zip_source_t *source, const char *path,
+                             uint64_t offset, uint64_t length, zip_t *zip,
+                             fsdp_error_t *err)
 {
-    reader_t in = {
-        .fd = fd, .path = path, .offset = offset, .length = length, .err = err};
+    reader_t in = {.source = source,
+                   .path = path,
+                   .offset = offset,
+                   .length = length,
+                   .err = err};
     unsigned char *data = NULL;
     fsdp_status_t status;
     zip_t found = {0};
@@ -443,6 +462,21 @@ err_free:
     free(data);
     free(in.starts);
     return status;
+}
+
+fsdp_status_t zip_open_from(const zip_source_t *source, const char *path,
+                            uint64_t length, zip_t *zip, fsdp_error_t *err)
+{
+    return open_at(source, path, 0, length, zip, err);
+}
+
+fsdp_status_t zip_open(int fd, const char *path, uint64_t offset,
+                       uint64_t length, zip_t *zip, fsdp_error_t *err)
+{
+    file_source_t file = {fd, path};
+
+    return open_at(&(zip_source_t){read_file, &file}, path, offset, length, zip,
+                   err);
 }
 
 /* --- Use ------------------------------------------------------------------------------ */
@@ -471,10 +505,11 @@ const zip_entry_t *zip_find(const zip_t *zip, const char *name)
     return NULL;
 }
 
-fsdp_status_t zip_read(int fd, const char *path, const zip_entry_t *entry,
-                       void *data, fsdp_error_t *err)
+fsdp_status_t zip_read_from(const zip_source_t *source, const char *path,
+                            const zip_entry_t *entry, void *data,
+                            fsdp_error_t *err)
 {
-    FSDP_TRY(io_pread(fd, data, entry->size, entry->offset, path, err));
+    FSDP_TRY(source->read(source->arg, entry->offset, data, entry->size, err));
     if (crc32_zip(0, data, entry->size) != entry->crc32) {
         errno = 0;
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
@@ -484,4 +519,13 @@ fsdp_status_t zip_read(int fd, const char *path, const zip_entry_t *entry,
     }
 
     return FSDP_OK;
+}
+
+fsdp_status_t zip_read(int fd, const char *path, const zip_entry_t *entry,
+                       void *data, fsdp_error_t *err)
+{
+    file_source_t file = {fd, path};
+
+    return zip_read_from(&(zip_source_t){read_file, &file}, path, entry, data,
+                         err);
 }

@@ -9,6 +9,7 @@
 #define FSDP_ZIP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "lib/util/fsdp_status.h"
@@ -43,6 +44,17 @@ fsdp_status_t zip_open(int fd, const char *path, uint64_t offset,
 /* Frees what it holds, not @a zip; a zeroed one is allowed. */
 void zip_close(zip_t *zip);
 
+/* Where an archive's bytes come from if they are not those of a file. */
+typedef struct {
+    fsdp_status_t (*read)(void *arg, uint64_t at, void *data, size_t bytes,
+                          fsdp_error_t *err);
+    void *arg;
+} zip_source_t;
+
+/* As zip_open(): the archive is all of the source, @a length bytes. */
+fsdp_status_t zip_open_from(const zip_source_t *source, const char *path,
+                            uint64_t length, zip_t *zip, fsdp_error_t *err);
+
 /* By the name behind the prefix: "data.pkl", "data/0"; NULL: not there. */
 const zip_entry_t *zip_find(const zip_t *zip, const char *name);
 
@@ -50,5 +62,8 @@ const zip_entry_t *zip_find(const zip_t *zip, const char *name);
  * size. */
 fsdp_status_t zip_read(int fd, const char *path, const zip_entry_t *entry,
                        void *data, fsdp_error_t *err);
+fsdp_status_t zip_read_from(const zip_source_t *source, const char *path,
+                            const zip_entry_t *entry, void *data,
+                            fsdp_error_t *err);
 
 #endif

@@ -24,6 +24,7 @@ AC_DEFUN([FSDP_SUMMARY], [
   jansson     $JANSSON_VERSION
   libcrypto   $CRYPTO_VERSION
   ISA-L       $ISAL_VERSION
+  zstd        $ZSTD_VERSION
 
   PMIx        $PMIX_VERSION
   Open MPI    $MPI_VERSION

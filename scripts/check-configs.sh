@@ -12,7 +12,7 @@ usage() {
 	cat <<'END'
 usage: ./dev configs [NAME[:TEST,...]]...   (default: all)
 
-  minimal    without MPI, PMIx, oneDNN, CUDA, NCCL and Slurm
+  minimal    without MPI, PMIx, oneDNN, CUDA, NCCL, Slurm and zstd
   sanitizer  address and undefined behaviour, stops at the first finding
   clang      another compiler, warnings are errors
   distcheck  make distcheck: the tarball, read-only source, install, uninstall
@@ -24,7 +24,7 @@ END
 options() { # options NAME: arguments of configure, one a line
 	case $1 in
 	minimal)
-		printf -- '--without-%s\n' mpi pmix dnnl cuda nccl slurm ;;
+		printf -- '--without-%s\n' mpi pmix dnnl cuda nccl slurm zstd ;;
 	sanitizer)
 		printf '%s\n' --enable-sanitizer=address,undefined 'CFLAGS=-O1 -g' ;;
 	clang) printf '%s\n' CC=clang --enable-werror ;;

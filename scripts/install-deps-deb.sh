@@ -10,7 +10,7 @@ PACKAGES=(
 	# build
 	autoconf autoconf-archive automake gcc libc6-dev libtool make pkg-config
 	# libraries: checkpoints
-	libhdf5-dev libisal-dev libjansson-dev libssl-dev
+	libhdf5-dev libisal-dev libjansson-dev libssl-dev libzstd-dev
 	# libraries: runtime
 	libdnnl-dev libopenmpi-dev libpmix-dev
 	# the private cluster (libpmix-dev has the libpmix.so that srun loads)
@@ -18,7 +18,7 @@ PACKAGES=(
 	# the demo: English text, and foreign readers of our files
 	fortunes hdf5-tools python3 python3-h5py python3-numpy
 	# tests
-	binutils g++ git man-db mandoc perl sharness shellcheck xz-utils
+	binutils g++ git man-db mandoc perl sharness shellcheck xz-utils zstd
 	# ./dev format
 	clang-format
 )

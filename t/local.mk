@@ -69,6 +69,7 @@ dist_check_SCRIPTS += \
 	t/t2303-dcp.t \
 	t/t2304-deepspeed.t \
 	t/t2305-fuzz.t \
+	t/t2306-zstd.t \
 	t/t2307-damage.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
@@ -237,6 +238,7 @@ t_unit_hdf5_name_t_SOURCES = t/unit/hdf5_name.c t/tap/tap.h
 t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la
 
 EXTRA_DIST += \
+	t/dcp-zstd.py \
 	t/read-checkpoint.py \
 	t/data/ckpt-v1/full-w2/index.h5 \
 	t/data/ckpt-v1/full-w2/manifest.json \

@@ -24,11 +24,13 @@
 #include "ckpt/format.h"
 #include "ckpt/format/dcp_meta.h"
 #include "ckpt/torch_object.h"
+#include "ckpt/unpack.h"
 #include "ckpt/zip.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-#define PICKLE_MOST (1ull << 30) /* bytes of one archive's data.pkl */
+#define PICKLE_MOST (1ull << 30)   /* bytes of one archive's data.pkl */
+#define MEM_MOST    (128ull << 20) /* to decode an archive: zstd's own limit */
 
 /* Several ranks' metadata in one directory: what is there already, to tell
  * copies from others. */
@@ -62,8 +64,12 @@ typedef struct {
 
 /* One archive, open. */
 typedef struct {
+    const loader_t *loader;
     const dcp_record_t *record;
     const dcp_entry_t *entry;
+    unpack_t *unpack; /* it is compressed; NULL: no */
+    uint64_t length;  /* of the archive */
+    uint32_t code;    /* of the catalog, once there is one */
     zip_t zip;
     char *data; /* its pickle */
     pickle_t *pickle;
@@ -147,18 +153,94 @@ static bool find_added(const loader_t *loader, const char *name,
 
 /* --- Archives ------------------------------------------------------------------- */
 
-static bool is_big_endian(const loader_t *loader, const zip_t *zip)
+static fsdp_status_t read_entry(const archive_t *archive,
+                                const zip_entry_t *entry, void *data,
+                                fsdp_error_t *err)
 {
-    const zip_entry_t *entry = zip_find(zip, "byteorder");
+    const zip_source_t source = {unpack_read, archive->unpack};
+
+    return (archive->unpack != NULL)
+               ? zip_read_from(&source, archive->what, entry, data, err)
+               : zip_read(archive->loader->fd, archive->what, entry, data, err);
+}
+
+static bool is_big_endian(const archive_t *archive)
+{
+    const zip_entry_t *entry = zip_find(&archive->zip, "byteorder");
     char text[8] = "";
 
     return entry != NULL && entry->size < sizeof(text) &&
-           zip_read(loader->fd, loader->path, entry, text, NULL) == FSDP_OK &&
+           read_entry(archive, entry, text, NULL) == FSDP_OK &&
            strcmp(text, "big") == 0;
+}
+
+static fsdp_status_t read_record(void *arg, uint64_t at, void *data,
+                                 size_t bytes, fsdp_error_t *err)
+{
+    const archive_t *archive = arg;
+
+    return io_pread(archive->loader->fd, data, bytes,
+                    archive->record->offset + at, archive->what, err);
+}
+
+static void fill_steps(const dcp_record_t *record, codec_step_t *steps)
+{
+    for (uint32_t i = 0; i < record->zstd; i++) {
+        steps[i] = (codec_step_t){.kind = CODEC_ZSTD};
+    }
+}
+
+static fsdp_status_t open_zip(archive_t *archive, fsdp_error_t *err)
+{
+    const dcp_record_t *record = archive->record;
+    codec_step_t steps[CODEC_MOST];
+    codec_config_t config = {.steps = steps,
+                             .num_steps = record->zstd,
+                             .length = record->length,
+                             .source = read_record,
+                             .arg = archive,
+                             .max_mem = MEM_MOST,
+                             .what = archive->what};
+    zip_source_t source = {.read = unpack_read};
+
+    archive->length = record->length;
+    if (record->zstd == 0) {
+        return zip_open(archive->loader->fd, archive->what, record->offset,
+                        record->length, &archive->zip, err);
+    }
+
+    fill_steps(record, steps);
+    FSDP_TRY(unpack_open(&config, &archive->unpack, &archive->length, err));
+    source.arg = archive->unpack;
+    return zip_open_from(&source, archive->what, archive->length, &archive->zip,
+                         err);
+}
+
+/* How the catalog reads the bytes of an archive; 0: as they are. */
+static fsdp_status_t find_code(loader_t *loader, archive_t *archive,
+                               uint32_t *code_p, fsdp_error_t *err)
+{
+    const dcp_record_t *record = archive->record;
+    catalog_code_t code = {.offset = record->offset,
+                           .length = record->length,
+                           .bytes = archive->length,
+                           .file = loader->files[record->file]};
+    codec_step_t steps[CODEC_MOST];
+
+    if (archive->unpack != NULL && archive->code == 0) {
+        code.memory = unpack_memory(archive->unpack);
+        fill_steps(record, steps);
+        FSDP_TRY(catalog_add_code(loader->cat, &code, steps, record->zstd,
+                                  &archive->code, err));
+    }
+
+    *code_p = archive->code;
+    return FSDP_OK;
 }
 
 static void archive_close(archive_t *archive)
 {
+    unpack_close(archive->unpack);
     pickle_free(archive->pickle);
     free(archive->data);
     zip_close(&archive->zip);
@@ -172,8 +254,7 @@ static fsdp_status_t archive_open(const loader_t *loader, archive_t *archive,
 
     snprintf(archive->what, sizeof(archive->what), "%s: %s", loader->path,
              archive->entry->name);
-    FSDP_TRY(zip_open(loader->fd, archive->what, record->offset, record->length,
-                      &archive->zip, err));
+    FSDP_TRY(open_zip(archive, err));
     entry = zip_find(&archive->zip, "data.pkl");
     if (entry == NULL || entry->size > PICKLE_MOST) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
@@ -181,7 +262,7 @@ static fsdp_status_t archive_open(const loader_t *loader, archive_t *archive,
                               " has no data.pkl that makes sense",
                               archive->what, record->offset);
     }
-    if (is_big_endian(loader, &archive->zip)) {
+    if (is_big_endian(archive)) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                               "%s: its bytes are in big-endian order",
                               archive->what);
@@ -191,7 +272,7 @@ static fsdp_status_t archive_open(const loader_t *loader, archive_t *archive,
     if (archive->data == NULL) {
         return no_memory(loader, err);
     }
-    FSDP_TRY(zip_read(loader->fd, archive->what, entry, archive->data, err));
+    FSDP_TRY(read_entry(archive, entry, archive->data, err));
     return pickle_parse(archive->data, entry->size, archive->what,
                         &archive->pickle, NULL, err);
 }
@@ -226,7 +307,7 @@ static fsdp_status_t find_storage(const archive_t *archive,
 /* --- Pieces --------------------------------------------------------------------------- */
 
 /* A view of a storage as a piece of @a tensor from @a start on. */
-static fsdp_status_t add_view(loader_t *loader, const archive_t *archive,
+static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
                               const torch_tensor_t *view, uint32_t tensor,
                               const uint64_t *start, fsdp_error_t *err)
 {
@@ -245,6 +326,7 @@ static fsdp_status_t add_view(loader_t *loader, const archive_t *archive,
     }
 
     FSDP_TRY(find_storage(archive, view, &storage, err));
+    FSDP_TRY(find_code(loader, archive, &piece.code, err));
     (void)dtype_bytes(view->dtype, view->offset, &before);
     piece.offset = storage->offset + before;
     FSDP_TRY(catalog_add_changed(
@@ -302,7 +384,7 @@ static fsdp_status_t is_seen(loader_t *loader, const seen_t *now,
     return FSDP_OK;
 }
 
-static fsdp_status_t add_chunk(loader_t *loader, const archive_t *archive,
+static fsdp_status_t add_chunk(loader_t *loader, archive_t *archive,
                                fsdp_error_t *err)
 {
     const dcp_meta_t *meta = loader->meta;
@@ -345,7 +427,7 @@ static fsdp_status_t add_chunk(loader_t *loader, const archive_t *archive,
 
 typedef struct {
     loader_t *loader;
-    const archive_t *archive;
+    archive_t *archive;
 } inner_t;
 
 /* A tensor inside a value is one of its own, by its path. */
@@ -386,7 +468,7 @@ static const char *find_value(const loader_t *loader, const char *name)
 
 /* Values of ranks that saved on their own: those that differ from the first
  * rank's get the rank's number. */
-static fsdp_status_t add_value(loader_t *loader, const archive_t *archive,
+static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
                                fsdp_error_t *err)
 {
     inner_t inner = {.loader = loader, .archive = archive};
@@ -453,7 +535,8 @@ static fsdp_status_t open_file(loader_t *loader, uint64_t first,
 static fsdp_status_t load_record(loader_t *loader, const dcp_record_t *record,
                                  fsdp_error_t *err)
 {
-    archive_t archive = {.record = record,
+    archive_t archive = {.loader = loader,
+                         .record = record,
                          .entry = &loader->meta->entries[record->entry]};
     uint64_t size = loader->sizes[record->file];
     fsdp_status_t status;

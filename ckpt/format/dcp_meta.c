@@ -389,6 +389,34 @@ static fsdp_status_t find_chunk(reader_t *reader, dcp_record_t *record,
     return FSDP_OK;
 }
 
+/* What the record went through when it was written: "stream.zstd/1". */
+static fsdp_status_t read_transforms(const reader_t *reader, const char *name,
+                                     pickle_ref_t transforms,
+                                     dcp_record_t *record, fsdp_error_t *err)
+{
+    static const char zstd[] = "stream.zstd/1";
+    const pickle_t *pickle = reader->pickle;
+    uint32_t num = pickle_count(pickle, transforms);
+
+    for (uint32_t i = 0; i < num; i++) {
+        const char *how =
+            pickle_str(pickle, pickle_item(pickle, transforms, i), NULL);
+        size_t size = sizeof(zstd) - 1;
+
+        if (how == NULL || strncmp(how, zstd, size) != 0 ||
+            (how[size] != '\0' && how[size] != '.') || i == CODEC_MOST) {
+            return fsdp_error_set(
+                err, FSDP_ERR_UNSUPPORTED,
+                "%s: %s: its record went through the transform '%.100s', "
+                "which is not known here (%s is): save it without",
+                reader->meta->path, name, (how != NULL) ? how : "?", zstd);
+        }
+        record->zstd++;
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t read_record(reader_t *reader, pickle_ref_t key,
                                  pickle_ref_t value, fsdp_error_t *err)
 {
@@ -411,15 +439,7 @@ static fsdp_status_t read_record(reader_t *reader, pickle_ref_t key,
         return bad(reader, name, "an entry of storage_data makes no sense",
                    err);
     }
-    if (pickle_count(pickle, transforms) > 0) {
-        const char *how =
-            pickle_str(pickle, pickle_item(pickle, transforms, 0), NULL);
-
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: %s: its records went through a transform "
-                              "(%s) that is not read here: save it without",
-                              meta->path, name, (how != NULL) ? how : "?");
-    }
+    FSDP_TRY(read_transforms(reader, name, transforms, &record, err));
 
     at = names_at(&reader->names, name);
     if (reader->names.keys[at] == NULL) {

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/codec.h"
 #include "ckpt/fsdp_ckpt.h"
 #include "ckpt/pickle.h"
 
@@ -32,6 +33,7 @@ typedef struct {
     uint32_t entry;
     uint32_t file;
     uint32_t chunk; /* in dcp_meta_t.chunks; DCP_NONE for values */
+    uint32_t zstd;  /* how often it is compressed by zstd: 0 or 1, as a rule */
 } dcp_record_t;
 
 typedef struct {

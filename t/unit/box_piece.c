@@ -1,6 +1,6 @@
 /*
  * Pieces that are boxes: random partitions of random tensors, stored densely
- * or with strides, read and converted, against plain copies in memory; and
+ * or with strides, as they are or to be decoded, read and converted, against plain copies in memory; and
  * what is no partition is found.
  */
 #include "config.h"
@@ -176,8 +176,22 @@ static fsdp_status_t write_parts(writer_t *writer, const uint64_t *start,
     return (status == FSDP_OK) ? write_parts(writer, a, b, depth - 1) : status;
 }
 
+/* Let the pieces lie in what a code gives, which is the file itself. */
+static void encode(catalog_t *cat, uint64_t size)
+{
+    const catalog_code_t code = {.length = size, .bytes = size};
+
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        if (p == 0 || rng() % 4 == 0) {
+            catalog_add_code(cat, &code, NULL, 0, &cat->pieces[p].code, NULL);
+        } else {
+            cat->pieces[p].code = cat->pieces[p - 1].code;
+        }
+    }
+}
+
 static void make_source(catalog_t *cat, const tensor_t *tensor, unsigned depth,
-                        bool strided)
+                        bool strided, bool coded)
 {
     static unsigned number;
     writer_t writer = {.cat = cat, .what = tensor, .strided = strided};
@@ -198,6 +212,9 @@ static void make_source(catalog_t *cat, const tensor_t *tensor, unsigned depth,
            write_parts(&writer, start, tensor->dims, depth) == FSDP_OK,
        "%s is written in boxes", name);
     cat->files[writer.file].size = writer.end;
+    if (coded) {
+        encode(cat, writer.end);
+    }
     ok(catalog_seal(cat, CATALOG_CHECK_ALL, NULL) == FSDP_OK,
        "and is a whole tensor");
     close(writer.fd);
@@ -349,7 +366,8 @@ static void flip_bit(const catalog_t *cat, uint64_t at)
     free(path);
 }
 
-static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided)
+static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided,
+                        bool coded)
 {
     static const fsdp_ckpt_engine_t options[] = {
         {.jobs = 1,           .max_mem = 4096},
@@ -359,7 +377,7 @@ static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided)
     unsigned char *data = malloc(tensor->numel * tensor->size);
     catalog_t cat;
 
-    make_source(&cat, tensor, depth, strided);
+    make_source(&cat, tensor, depth, strided, coded);
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         check_ranges(&cat, tensor, &options[i]);
         for (int boxes = 0; boxes < 2; boxes++) {
@@ -397,8 +415,9 @@ static void test_tensors(void)
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         make_tensor(&tensor, cases[i].dtype, cases[i].ndim, cases[i].dims);
-        test_tensor(&tensor, cases[i].depth, false);
-        test_tensor(&tensor, cases[i].depth, true);
+        for (unsigned how = 0; how < 4; how++) {
+            test_tensor(&tensor, cases[i].depth, how & 1, how & 2);
+        }
         free(tensor.truth);
     }
 }
