@@ -37,6 +37,7 @@ enum {
     OPTION_CAST,
     OPTION_FILES,
     OPTION_LAYOUT,
+    OPTION_ONLY,
     OPTION_ONLY_MODEL,
     OPTION_RECIPE,
     OPTION_RENAME,
@@ -101,8 +102,10 @@ static const struct argp_option options_size[] = {
     {0}
 };
 static const struct argp_option options_model[] = {
-    {"only-model", OPTION_ONLY_MODEL, 0, 0,
-     "Leave out optimizer state; names lose \"model/\"", 0},
+    {"only", OPTION_ONLY, "KIND", 0,
+     "model: leave out optimizer state, names lose \"model/\"; optim: leave "
+     "out all else", 0},
+    {"only-model", OPTION_ONLY_MODEL, 0, OPTION_HIDDEN, 0, 0},
     {0}
 };
 static const struct argp_option options_all[] = {
@@ -255,6 +258,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'x':
         cli_list_add(&set->exclude, text);
+        return 0;
+    case OPTION_ONLY:
+        tool_parse_only(state, text, &set->convert.only_model,
+                        &set->convert.only_optim);
         return 0;
     case OPTION_ONLY_MODEL:
         set->convert.only_model = true;

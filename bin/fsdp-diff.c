@@ -28,7 +28,14 @@ static const char doc[] =
     "\vExit status is 0 if they hold the same, 1 if they differ, 2 on trouble, "
     "64 on wrong usage.";
 
-enum { OPTION_METADATA = 0x100, OPTION_ONLY_MODEL, OPTION_RTOL, OPTION_ATOL };
+enum {
+    OPTION_ATOL = 0x100,
+    OPTION_METADATA,
+    OPTION_ONLY,
+    OPTION_ONLY_MODEL,
+    OPTION_RECIPE,
+    OPTION_RTOL
+};
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -40,9 +47,13 @@ static const struct argp_option options[] = {
      "Compare only tensors whose name fits (repeatable)", 0},
     {"exclude", 'x', "PATTERN", 0,
      "Leave out tensors whose name fits (repeatable)", 0},
-    {"only-model", OPTION_ONLY_MODEL, 0, 0,
-     "Leave out optimizer state", 0},
-    {"model-only", OPTION_ONLY_MODEL, 0, OPTION_ALIAS, 0, 0},
+    {"only", OPTION_ONLY, "KIND", 0,
+     "model: leave out optimizer state; optim: all else", 0},
+    {"only-model", OPTION_ONLY_MODEL, 0, OPTION_HIDDEN, 0, 0},
+    {"model-only", OPTION_ONLY_MODEL, 0, OPTION_HIDDEN, 0, 0},
+    {"recipe", OPTION_RECIPE, "FILE", 0,
+     "FILE says what the flat parameters of PyTorch's FSDP1 are made of, in "
+     "either checkpoint", 0},
     {"metadata", OPTION_METADATA, 0, 0,
      "Compare the step and the writers' metadata too", 0},
     {0}
@@ -71,8 +82,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case 'x':
         cli_list_add(&set->exclude, text);
         return 0;
+    case OPTION_ONLY:
+        tool_parse_only(state, text, &set->diff.only_model,
+                        &set->diff.only_optim);
+        return 0;
     case OPTION_ONLY_MODEL:
         set->diff.only_model = true;
+        return 0;
+    case OPTION_RECIPE:
+        set->diff.recipe = text;
         return 0;
     case OPTION_METADATA:
         set->diff.metadata = true;

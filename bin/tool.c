@@ -59,6 +59,16 @@ const struct argp_child tool_children[] = {
     {0}
 };
 
+void tool_parse_only(const struct argp_state *state, const char *text,
+                     bool *model_p, bool *optim_p)
+{
+    *model_p = strcmp(text, "model") == 0;
+    *optim_p = strcmp(text, "optim") == 0;
+    if (!*model_p && !*optim_p) {
+        argp_error(state, "the kind must be model or optim, not '%s'", text);
+    }
+}
+
 void tool_begin(tool_t *tool, const char *what)
 {
     tool->engine.progress = progress_update;

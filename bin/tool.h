@@ -25,6 +25,10 @@ extern const struct argp_child tool_children[]; /* that child alone */
 /* Groups of options in --help: those of the program come before. */
 enum { TOOL_GROUP = 1 };
 
+/* "model" or "optim": sets one of the two. */
+void tool_parse_only(const struct argp_state *state, const char *text,
+                     bool *model_p, bool *optim_p);
+
 /* Begin long work: progress and a clean stop on signals.  progress_end()
  * belongs to it. */
 void tool_begin(tool_t *tool, const char *what);

@@ -267,7 +267,8 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
                               convert->format->name);
     }
     is_safetensors = convert->format->id == FSDP_CKPT_SAFETENSORS;
-    convert->only_model = config->only_model || is_safetensors;
+    convert->only_model =
+        config->only_model || (is_safetensors && !config->only_optim);
     convert->is_dir = is_safetensors
                           ? !ends_with(config->target, SAFETENSORS_END)
                           : convert->format->is_dir;

@@ -25,7 +25,10 @@ static select_t selection(const convert_t *convert)
                       .num_include = config->num_include,
                       .exclude = config->exclude,
                       .num_exclude = config->num_exclude,
-                      .only_model = convert->only_model};
+                      .only_model = convert->only_model,
+                      .only = config->only_model   ? SELECT_MODEL
+                              : config->only_optim ? SELECT_OPTIM
+                                                   : SELECT_ALL};
 }
 
 /* The name before rules are applied. */

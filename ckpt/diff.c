@@ -15,7 +15,6 @@
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
-#include "lib/util/select.h"
 
 /* --- Reporting ------------------------------------------------------------------- */
 
@@ -241,19 +240,13 @@ err_free:
 static fsdp_status_t compare_values_of(diff_t *diff, unsigned side,
                                        fsdp_error_t *err)
 {
-    const select_t select = {
-        diff->config->include,    diff->config->num_include,
-        diff->config->exclude,    diff->config->num_exclude,
-        diff->config->only_model,
-    };
-
     for (uint64_t i = 0; i < diff->infos[side].num_values; i++) {
         fsdp_ckpt_difference_t what = {.how = FSDP_CKPT_METADATA};
         const char *json;
         uint64_t other;
 
         fsdp_ckpt_get_value(diff->ckpts[side], i, &what.name, &json);
-        if (!select_match(&select, what.name)) {
+        if (!select_match(&diff->select, what.name)) {
             continue;
         }
         if (!fsdp_ckpt_find_value(diff->ckpts[1 - side], what.name, &other)) {
@@ -294,8 +287,12 @@ static double now(void)
 
 static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
 {
+    fsdp_ckpt_open_config_t open = FSDP_CKPT_OPEN_INIT;
+
+    open.recipe = diff->config->recipe;
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
-        FSDP_TRY(fsdp_ckpt_open(diff->paths[side], &diff->ckpts[side], err));
+        FSDP_TRY(fsdp_ckpt_open_with(diff->paths[side], &open,
+                                     &diff->ckpts[side], err));
     }
     FSDP_TRY(diff_pair_tensors(diff, err));
     if (diff->config->metadata) {
@@ -314,6 +311,13 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
 {
     diff_t diff = {
         .config = config,
+        .select = {.include = config->include,
+                   .num_include = config->num_include,
+                   .exclude = config->exclude,
+                   .num_exclude = config->num_exclude,
+                   .only = config->only_model   ? SELECT_MODEL
+                           : config->only_optim ? SELECT_OPTIM
+                                                : SELECT_ALL},
         .difference = difference,
         .arg = arg,
         .paths = {path_a, path_b},

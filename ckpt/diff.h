@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "ckpt/fsdp_ckpt.h"
+#include "lib/util/select.h"
 
 #define DIFF_NONE  UINT64_MAX
 #define DIFF_SIDES 2
@@ -33,6 +34,7 @@ typedef struct diff_batch diff_batch_t;
 
 typedef struct {
     const fsdp_ckpt_diff_config_t *config;
+    select_t select;
     fsdp_ckpt_difference_f difference;
     void *arg;
     const char *paths[DIFF_SIDES];

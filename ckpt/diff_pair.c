@@ -10,7 +10,6 @@
 
 #include "lib/util/check.h"
 #include "lib/util/io.h"
-#include "lib/util/select.h"
 
 static bool has_kinds(const fsdp_ckpt_t *ckpt, uint64_t num)
 {
@@ -99,15 +98,10 @@ static void judge_pair(diff_t *diff, diff_pair_t *pair)
 static fsdp_status_t add_pair(diff_t *diff, const char *name, uint64_t a,
                               uint64_t b, fsdp_error_t *err)
 {
-    const select_t select = {
-        diff->config->include,    diff->config->num_include,
-        diff->config->exclude,    diff->config->num_exclude,
-        diff->config->only_model,
-    };
     fsdp_ckpt_tensor_t tensor;
     diff_pair_t *pair;
 
-    if (!select_match(&select, name)) {
+    if (!select_match(&diff->select, name)) {
         return FSDP_OK;
     }
 

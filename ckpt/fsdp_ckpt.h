@@ -328,6 +328,7 @@ typedef struct {
     bool cast;               /* to cast_dtype, floating-point tensors only */
     fsdp_dtype_t cast_dtype; /* f32, bf16, f16 or f64 */
     bool only_model; /* leave out optimizer state; names lose "model/" */
+    bool only_optim; /* leave out all but optimizer state */
     bool dry_run;    /* plan and report, write nothing */
     const char *recipe; /* of the source, as in fsdp_ckpt_open_with() */
     fsdp_ckpt_engine_t engine;
@@ -439,6 +440,8 @@ typedef struct {
     const char *const *exclude;
     size_t num_exclude;
     bool only_model; /* leave optimizer state out */
+    bool only_optim; /* leave all else out */
+    const char *recipe; /* of both, as in fsdp_ckpt_open_with(); NULL: none */
     bool metadata;   /* compare step and meta_json too, and values (which
                         are no tensors) even if only one side has any */
     fsdp_ckpt_engine_t engine;

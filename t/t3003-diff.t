@@ -154,4 +154,16 @@ test_expect_success 'quiet stops at the first difference' '
 	expect_code 1 fsdp-diff -q four small
 '
 
+test_expect_success SAMPLES 'a recipe for flat parameters, of either side' '
+	for manifest in $(grep -l "\"flat_recipe\"" \
+			"$FSDP_SAMPLES"/checkpoints/*/manifest.json); do
+		sample=$(dirname "$manifest")/ckpt
+		fsdp-ls "$sample" >out 2>&1 || break
+	done &&
+	fsdp-convert --recipe "$manifest" "$sample" flat.h5 &&
+	expect_code 2 fsdp-diff "$sample" flat.h5 2>err && grep "recipe" err &&
+	fsdp-diff --recipe "$manifest" "$sample" flat.h5 &&
+	fsdp-diff --recipe "$manifest" flat.h5 "$sample"
+'
+
 test_done

@@ -152,6 +152,21 @@ test_expect_success 'a pattern that fits nothing writes nothing' '
 	grep "^fsdp-convert: .*nothing\*" err && test ! -e no
 '
 
+test_expect_success 'only optimizer state' '
+	fsdp-convert --only optim four/$step optim && fsdp-verify optim &&
+	fsdp-ls optim >list && has "^optim/exp_avg/transformer.wpe.weight " &&
+	! grep "^model/" list && ! grep "^buffer/" list &&
+	fsdp-diff --only optim four optim && expect_code 1 fsdp-diff four optim &&
+	fsdp-convert --to safetensors --only optim four/$step optim.safetensors &&
+	fsdp-diff optim optim.safetensors &&
+	fsdp-convert --to dcp --rename "model/*=model.*" --rename "optim/*=optimizer.*" \
+		four/$step other && fsdp-convert --only model other just-model &&
+	fsdp-ls just-model >list && has "^model.transformer.wpe" &&
+	has "^buffer/" && ! grep "^optimizer" list &&
+	expect_code 64 fsdp-convert --only models four no 2>err &&
+	grep "kind must be model or optim, not .models" err
+'
+
 test_expect_success 'rename' '
 	fsdp-convert --to hdf5-file --only-model --rename "transformer.*=body.*" \
 		--rename "body.wte.weight=embedding" four/$step renamed.h5 &&

@@ -60,9 +60,28 @@ static bool any_matches(const char *const *patterns, size_t num,
     return false;
 }
 
+static bool is_optimizer_state(const char *name)
+{
+    static const char *const prefixes[] = {
+        OPTIM, "optim.", "optimizer.", "opt.state.", "exp_avg.", "exp_avg_sq.",
+    };
+
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++) {
+        if (begins(name, prefixes[i])) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
 bool select_match(const select_t *select, const char *name)
 {
     if (select->only_model && select_is_optim(name)) {
+        return false;
+    }
+    if (select->only != SELECT_ALL &&
+        is_optimizer_state(name) != (select->only == SELECT_OPTIM)) {
         return false;
     }
 

@@ -10,12 +10,22 @@
 
 #include "lib/util/fsdp_status.h"
 
+/* Of which kind, by whatever name: optimizer state is what starts with
+ * "optim/", or with "optim.", "optimizer.", "opt.state.", "exp_avg." or
+ * "exp_avg_sq." as other programs call it. */
+typedef enum {
+    SELECT_ALL = 0,
+    SELECT_MODEL = 1, /* all but optimizer state */
+    SELECT_OPTIM = 2
+} select_only_t;
+
 typedef struct {
     const char *const *include; /* patterns; none: all */
     size_t num_include;
     const char *const *exclude;
     size_t num_exclude;
     bool only_model; /* leave out names that start with "optim/" */
+    select_only_t only;
 } select_t;
 
 /* Included and not excluded. */

@@ -32,12 +32,27 @@ static void test_patterns(void)
 static void test_selection(void)
 {
     const char *all[] = {"*h.0*", "*.b"}, *no[] = {"optim/exp_avg_sq/*"};
-    select_t select = {all, 2, no, 1, false};
+    static const char *const states[] = {
+        "optim/exp_avg/w", "optim.state.w.step", "optimizer.state.0.exp_avg",
+        "opt.state.w",     "exp_avg.w",          "exp_avg_sq.w",
+    };
+    static const char *const others[] = {
+        "model/w", "optimal", "opt.w", "model.optim.w", "exp_avg", "fp32.w",
+    };
+    select_t select = {all, 2, no, 1, .only = SELECT_ALL};
     select_t none = {0}, model = {.only_model = true};
 
     ok(select_match(&none, "optim/exp_avg/w"), "no pattern selects all");
     ok(!select_match(&model, "optim/exp_avg/w"), "except optimizer state");
     ok(select_match(&model, "w"), "which a name without a kind is not");
+    for (size_t i = 0; i < sizeof(states) / sizeof(*states); i++) {
+        select_t only = {.only = SELECT_OPTIM}, rest = {.only = SELECT_MODEL};
+
+        ok(select_match(&only, states[i]) && !select_match(&rest, states[i]),
+           "%s is optimizer state", states[i]);
+        ok(!select_match(&only, others[i]) && select_match(&rest, others[i]),
+           "%s is not", others[i]);
+    }
     ok(select_match(&select, "model/ln.b"), "any pattern is enough");
     ok(!select_match(&select, "model/ln.w"), "one is needed");
     ok(!select_match(&select, "optim/exp_avg_sq/h.0"), "exclusion wins");
