@@ -23,7 +23,8 @@ typedef struct {
     tool_t tool;
     convert_preset_t preset;
     fsdp_ckpt_convert_config_t convert;
-    cli_list_t include, exclude, rename, split;
+    cli_list_t include, exclude, rename, split, rules, values;
+    json_t *notes; /* lines that rules gave */
     bool has_format, has_strategy, all, verbose;
     uint32_t world; /* 0: not given */
     fsdp_strategy_t strategy;
@@ -41,6 +42,8 @@ enum {
     OPTION_ONLY_MODEL,
     OPTION_RECIPE,
     OPTION_RENAME,
+    OPTION_RULES,
+    OPTION_SET,
     OPTION_SHARD_SIZE,
     OPTION_SPLIT,
     OPTION_STRATEGY
@@ -118,6 +121,11 @@ static const struct argp_option options_names[] = {
      "Only tensors whose name fits (repeatable)", 0},
     {"exclude", 'x', "PATTERN", 0,
      "Leave out tensors whose name fits (repeatable)", 0},
+    {"rules", OPTION_RULES, "SET", 0,
+     "Apply rules to names and shapes first: a file, or a set that "
+     "\"--rules list\" lists (repeatable, in order)", 0},
+    {"set", OPTION_SET, "NAME=VALUE", 0,
+     "Give a value that the source lacks (repeatable)", 0},
     {"rename", OPTION_RENAME, "FROM=TO", 0,
      "Change a name, or with * at the end of both a prefix (repeatable, "
      "in order)", 0},
@@ -238,6 +246,13 @@ static error_t parse_value(int key, char *text, struct argp_state *state)
             argp_error(state, "%s", err.text);
         }
         cli_list_add(&set->rename, text);
+        return 0;
+    case OPTION_RULES:
+        convert_list_rules(text);
+        cli_list_add(&set->rules, text);
+        return 0;
+    case OPTION_SET:
+        cli_list_add(&set->values, text);
         return 0;
     case OPTION_CAST:
         parse_cast(set, text, state);
@@ -492,7 +507,29 @@ static void print_json(const settings_t *set,
     cli_json_set(all, "bytes_free",
                  json_integer((json_int_t)result->bytes_free));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
+    if (set->rules.num > 0) {
+        cli_json_set(all, "notes", json_incref(set->notes));
+    }
     cli_json_print(all);
+}
+
+static void print_notes(const settings_t *set)
+{
+    const json_t *line;
+    size_t i;
+
+    json_array_foreach(set->notes, i, line)
+    {
+        char *text = cli_printable(json_string_value(line));
+
+        printf("%s\n", text);
+        free(text);
+    }
+}
+
+static void add_note(const char *text, void *arg)
+{
+    cli_json_append(((settings_t *)arg)->notes, cli_json_text(text));
 }
 
 static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
@@ -511,6 +548,7 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     }
     to = tool_summary(&info);
 
+    print_notes(set);
     printf("%s: %s%s, from %s\n", target, convert->dry_run ? "would be " : "",
            to, from);
     printf("%" PRIu64 " tensors, %s (%" PRIu64 " bytes) in %" PRIu64 " file%s",
@@ -548,6 +586,12 @@ static void prepare(settings_t *set)
     convert->num_rename = set->rename.num;
     convert->split = set->split.items;
     convert->num_split = set->split.num;
+    convert->rules = set->rules.items;
+    convert->num_rules = set->rules.num;
+    convert->set = set->values.items;
+    convert->num_set = set->values.num;
+    convert->note = add_note;
+    convert->note_arg = set;
     convert->format = choose_format(set);
     if (set->preset == CONVERT_CONSOLIDATE) {
         convert->only_model = !set->all;
@@ -610,7 +654,9 @@ int convert_main(const char *program, convert_preset_t preset, int argc,
         0,
         0,
     };
-    settings_t set = {.preset = preset, .convert = FSDP_CKPT_CONVERT_INIT};
+    settings_t set = {.preset = preset,
+                      .convert = FSDP_CKPT_CONVERT_INIT,
+                      .notes = json_array()};
     int code;
 
     cli_parse(program, &argp, argc, argv, &set);
@@ -619,6 +665,9 @@ int convert_main(const char *program, convert_preset_t preset, int argc,
     free(set.exclude.items);
     free(set.rename.items);
     free(set.split.items);
+    free(set.rules.items);
+    free(set.values.items);
+    json_decref(set.notes);
 
     return cli_finish(code);
 }

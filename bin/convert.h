@@ -11,6 +11,10 @@ typedef enum {
     CONVERT_CONSOLIDATE = 2 /* to a whole: one file, parameters only */
 } convert_preset_t;
 
+/* If @a name is "list", or "list:SET", print the sets of rules or the text of
+ * one, and exit. */
+void convert_list_rules(const char *name);
+
 /* main() of the program. */
 int convert_main(const char *program, convert_preset_t preset, int argc,
                  char **argv);

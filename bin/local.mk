@@ -46,15 +46,18 @@ bin_PROGRAMS += \
 	bin/fsdp-verify
 # End of bin_PROGRAMS
 
-bin_fsdp_consolidate_SOURCES = bin/fsdp-consolidate.c bin/convert.c bin/convert.h
+bin_fsdp_consolidate_SOURCES = bin/fsdp-consolidate.c bin/convert.c bin/convert.h \
+	bin/convert_rules.c
 bin_fsdp_consolidate_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
 bin_fsdp_consolidate_LDADD = $(ckpt_tool_LDADD)
 
-bin_fsdp_convert_SOURCES = bin/fsdp-convert.c bin/convert.c bin/convert.h
+bin_fsdp_convert_SOURCES = bin/fsdp-convert.c bin/convert.c bin/convert.h \
+	bin/convert_rules.c
 bin_fsdp_convert_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
 bin_fsdp_convert_LDADD = $(ckpt_tool_LDADD)
 
-bin_fsdp_reshard_SOURCES = bin/fsdp-reshard.c bin/convert.c bin/convert.h
+bin_fsdp_reshard_SOURCES = bin/fsdp-reshard.c bin/convert.c bin/convert.h \
+	bin/convert_rules.c
 bin_fsdp_reshard_CPPFLAGS = $(ckpt_tool_CPPFLAGS)
 bin_fsdp_reshard_LDADD = $(ckpt_tool_LDADD)
 

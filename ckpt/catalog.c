@@ -949,3 +949,22 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err)
     cat->sealed = true;
     return FSDP_OK;
 }
+
+fsdp_status_t catalog_set_value(catalog_t *cat, const char *name,
+                                const char *json, fsdp_error_t *err)
+{
+    uint64_t value;
+    const char *copy;
+
+    if (!catalog_find_value(cat, name, &value)) {
+        FSDP_TRY(catalog_add_value(cat, name, json, err));
+        return seal_values(cat, err);
+    }
+
+    copy = catalog_strdup(cat, json);
+    if (copy == NULL) {
+        return no_memory(cat, err);
+    }
+    cat->values[value].json = copy;
+    return FSDP_OK;
+}

@@ -75,6 +75,7 @@ typedef struct {
     uint32_t crc_count;
     uint32_t crc32c;  /* of the whole file */
     bool has_crc;     /* crc32c is known */
+    bool zeros;       /* there is no such file: all its bytes are 0 */
     uint64_t checked; /* bytes that are no piece's and whose checksum was
                          compared when the file was opened */
 } catalog_file_t;
@@ -263,6 +264,10 @@ fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
 
 /* @a json is one JSON value, as value.h writes it. */
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
+                                const char *json, fsdp_error_t *err);
+
+/* The same in a sealed catalog; replaces the one of this name. */
+fsdp_status_t catalog_set_value(catalog_t *cat, const char *name,
                                 const char *json, fsdp_error_t *err);
 
 /* What catalog_seal() checks beside names, aliases and piece ranges. */

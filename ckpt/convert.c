@@ -167,6 +167,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
     FSDP_TRY(engine_run(&job, result, err));
+    FSDP_TRY(convert_check_rules(convert, &result->bytes_read, err));
     FSDP_TRY(check_spans(convert, result, err));
     FSDP_TRY(finish_files(convert, err));
     if (convert->is_dir && convert->format->finish != NULL) {
@@ -337,6 +338,7 @@ static void convert_free(convert_t *convert)
     free(convert->parent);
     plan_free(&convert->plan);
     target_lists_free(&convert->lists);
+    convert_free_rules(convert);
     catalog_free(&convert->src);
     catalog_free(&convert->dst);
 }
@@ -360,6 +362,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
+    FSDP_TRY_GOTO(convert_apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);
     status = convert_shape(convert, single, err);
 err_free:

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "lib/util/io.h"
@@ -57,8 +58,10 @@ fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
         slot_t *slot = &files->slots[files->num];
 
         slot->fd = -1;
-        slot->path = io_path("%s/%s", (root != NULL) ? root : cat->root,
-                             cat->files[files->num].path);
+        slot->path = cat->files[files->num].zeros
+                         ? strdup("/dev/zero")
+                         : io_path("%s/%s", (root != NULL) ? root : cat->root,
+                                   cat->files[files->num].path);
         if (slot->path == NULL) {
             files_close(files);
             return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",

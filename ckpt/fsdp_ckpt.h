@@ -304,6 +304,20 @@ FSDP_API fsdp_status_t fsdp_ckpt_save(const fsdp_ckpt_save_config_t *config,
 
 /* --- Converting ------------------------------------------------------------ */
 
+/* Told one line of text that is worth to know. */
+typedef void (*fsdp_ckpt_note_f)(const char *text, void *arg);
+
+/**
+ * The sets of rules that come with the library, for `rules` below.
+ *
+ * @param index   From 0 on.
+ * @param text_p  As in a file of rules; its first line says what it is for.
+ *
+ * @return false behind the last one.
+ */
+FSDP_API bool fsdp_ckpt_get_rules(size_t index, const char **name_p,
+                                  const char **text_p);
+
 typedef struct {
     size_t size; /* FSDP_CKPT_CONVERT_INIT sets it */
     const char *source;
@@ -332,6 +346,16 @@ typedef struct {
     bool dry_run;    /* plan and report, write nothing */
     const char *recipe; /* of the source, as in fsdp_ckpt_open_with() */
     fsdp_ckpt_engine_t engine;
+    const char *const *rules; /* files of rules or names of sets (see
+                                 fsdp_ckpt_get_rules()), "reverse:" in front
+                                 of those to be used from right to left;
+                                 applied in order, before patterns and
+                                 rename */
+    size_t num_rules;
+    const char *const *set; /* "NAME=JSON": values that the source lacks */
+    size_t num_set;
+    fsdp_ckpt_note_f note; /* told what rules leave out or add; or NULL */
+    void *note_arg;
 } fsdp_ckpt_convert_config_t;
 
 #define FSDP_CKPT_CONVERT_INIT                     \

@@ -21,6 +21,7 @@ libckptcore_la_SOURCES = \
 	ckpt/convert.c \
 	ckpt/convert.h \
 	ckpt/convert_choose.c \
+	ckpt/convert_rules.c \
 	ckpt/convert_shape.c \
 	ckpt/diff.c \
 	ckpt/diff.h \
@@ -58,6 +59,14 @@ libckptcore_la_SOURCES = \
 	ckpt/read.c \
 	ckpt/read_check.c \
 	ckpt/read_check.h \
+	ckpt/rules.c \
+	ckpt/rules.h \
+	ckpt/rules_apply.c \
+	ckpt/rules_bind.c \
+	ckpt/rules_builtin.c \
+	ckpt/rules_moves.h \
+	ckpt/rules_name.c \
+	ckpt/rules_piece.c \
 	ckpt/save.c \
 	ckpt/save_message.c \
 	ckpt/save_message.h \

@@ -444,3 +444,26 @@ bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
 
     return equal(a, b, &compare, 0);
 }
+
+bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p)
+{
+    json_t *meta = NULL, *number = NULL;
+    uint64_t value;
+    bool known;
+
+    if (catalog_find_value(cat, name, &value)) {
+        number = meta =
+            json_loads(cat->values[value].json, JSON_DECODE_ANY, NULL);
+    } else {
+        meta = json_loads(cat->meta, 0, NULL);
+        number = json_object_get(
+            json_object_get(json_object_get(meta, "user"), "config"), name);
+    }
+
+    known = json_is_integer(number) && json_integer_value(number) >= 0;
+    if (known) {
+        *number_p = (uint64_t)json_integer_value(number);
+    }
+    json_decref(meta);
+    return known;
+}

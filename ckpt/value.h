@@ -46,6 +46,11 @@ fsdp_status_t value_parse(const char *what, const char *text, size_t size,
  * memory. */
 char *value_text(const json_t *value);
 
+/* A number that is known by this name: an integer value, or one of the model's
+ * configuration (config.json).
+ * @return false: there is none, or it is negative. */
+bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p);
+
 /* All values of a catalog as one JSON object, for json_decref(); NULL: no
  * memory.  Long integers are wrapped as value_parse() does. */
 json_t *value_all(const catalog_t *cat);

@@ -8,6 +8,7 @@ dist_man_MANS += \
 	man/fsdp-ls.1 \
 	man/fsdp-prune.1 \
 	man/fsdp-reshard.1 \
+	man/fsdp-rules.5 \
 	man/fsdp-verify.1
 # End of dist_man_MANS of the checkpoint tools
 dist_man_MANS += man/fsdp-train.1

@@ -18,10 +18,12 @@ test_expect_success 'make a checkpoint' '
 	ckpt_make made
 '
 
-for page in ls verify diff convert reshard consolidate latest prune; do
-	examples "$FSDP_SRCDIR/man/fsdp-$page.1" >"$page.examples"
-	test_expect_success "fsdp-$page.1 has examples of it" '
-		grep "^fsdp-$page " $page.examples
+for page in ls verify diff convert reshard consolidate latest prune rules; do
+	examples "$FSDP_SRCDIR/man/fsdp-$page".[1-9] >"$page.examples"
+	use=fsdp-$page
+	test "$page" = rules && use="fsdp-convert --rules"
+	test_expect_success "fsdp-$page has examples of it" '
+		grep "^$use " $page.examples
 	'
 	mkdir "$page"
 	cp -r made "$page/ckpt"
@@ -46,7 +48,7 @@ for page in ls verify diff convert reshard consolidate latest prune; do
 done
 
 test_expect_success 'none of them changed the checkpoint' '
-	for page in ls verify diff convert reshard consolidate; do
+	for page in ls verify diff convert reshard consolidate rules; do
 		diff -r made $page/ckpt || return 1
 	done
 '
