@@ -157,8 +157,7 @@ static bool write_digits(value_writer_t *to, const char *digits)
         return false;
     }
 
-    pickle_write_decimal(to->writer, digits);
-    return true;
+    return pickle_write_decimal(to->writer, digits);
 }
 
 static bool write_members(value_writer_t *to, const json_t *object)

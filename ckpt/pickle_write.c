@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Digits of an integer: as many as Python itself takes from a text. */
+enum { DECIMAL_MOST = 4300 };
+
 static void put(pickle_writer_t *writer, const void *data, size_t size)
 {
     if (size > writer->max - writer->size) {
@@ -137,11 +140,44 @@ void pickle_write_again(pickle_writer_t *writer, const char *text,
     *memo_p = memoize(writer);
 }
 
-void pickle_write_decimal(pickle_writer_t *writer, const char *digits)
+bool pickle_write_decimal(pickle_writer_t *writer, const char *digits)
 {
-    put(writer, "I", 1);
-    put(writer, digits, strlen(digits));
-    put(writer, "\n", 1);
+    unsigned char bytes[DECIMAL_MOST / 2] = {0};
+    bool minus = digits[0] == '-';
+    size_t size = 1;
+    unsigned carry = 1;
+
+    digits += minus;
+    if (strlen(digits) > DECIMAL_MOST) {
+        return false;
+    }
+
+    for (; *digits != '\0'; digits++) {
+        unsigned more = (unsigned)(*digits - '0');
+
+        for (size_t i = 0; i < size; i++) {
+            more += bytes[i] * 10u;
+            bytes[i] = (unsigned char)more;
+            more >>= 8;
+        }
+        if (more > 0) {
+            bytes[size++] = (unsigned char)more;
+        }
+    }
+    size += bytes[size - 1] >= 128; /* room for the sign */
+    for (size_t i = 0; i < size && minus; i++) {
+        carry += (unsigned char)~bytes[i];
+        bytes[i] = (unsigned char)carry;
+        carry >>= 8;
+    }
+
+    if (size < 256) {
+        put_number(writer, '\x8a', size, 1); /* LONG1 */
+    } else {
+        put_number(writer, '\x8b', size, 4); /* LONG4 */
+    }
+    put(writer, bytes, size);
+    return true;
 }
 
 void pickle_write_global(pickle_writer_t *writer, const char *module,

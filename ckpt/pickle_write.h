@@ -49,8 +49,8 @@ void pickle_write_text(pickle_writer_t *writer, const char *text);
 void pickle_write_string(pickle_writer_t *writer, const char *text,
                          size_t size);
 
-/* An integer of any size, from its decimal digits. */
-void pickle_write_decimal(pickle_writer_t *writer, const char *digits);
+/* An integer, from its decimal digits.  @return false: more than 4300. */
+bool pickle_write_decimal(pickle_writer_t *writer, const char *digits);
 
 /* A text that is used again: @a memo_p is UINT32_MAX at first. */
 void pickle_write_again(pickle_writer_t *writer, const char *text,
