@@ -252,51 +252,55 @@ static fsdp_status_t keep_aliases(convert_t *convert, fsdp_error_t *err)
 }
 
 /* Give the tensors that a value holds the names they have in the target.
- * @return false if one of them is left out. */
-static bool rename_tensors(convert_t *convert, json_t *value)
+ * @return one that is left out, or NULL. */
+static const char *rename_tensors(convert_t *convert, json_t *value)
 {
     json_t *inner = json_object_get(value, "$tensor");
-    const wanted_t *wanted;
+    const char *missing = NULL, *key;
+    const wanted_t *wanted = NULL;
     uint64_t tensor;
-    const char *key;
     size_t i;
 
     if (json_is_string(inner)) {
-        if (!catalog_find(&convert->src, json_string_value(inner), &tensor)) {
-            return false;
+        if (catalog_find(&convert->src, json_string_value(inner), &tensor)) {
+            wanted = find_wanted(convert, tensor);
         }
-        wanted = find_wanted(convert, tensor);
-        return wanted != NULL && json_string_set(inner, wanted->name) == 0;
+        return (wanted != NULL && json_string_set(inner, wanted->name) == 0)
+                   ? NULL
+                   : json_string_value(inner);
     }
 
     json_object_foreach(value, key, inner)
     {
-        if (!rename_tensors(convert, inner)) {
-            return false;
-        }
+        missing = (missing != NULL) ? missing : rename_tensors(convert, inner);
     }
     json_array_foreach(value, i, inner)
     {
-        if (!rename_tensors(convert, inner)) {
-            return false;
-        }
+        missing = (missing != NULL) ? missing : rename_tensors(convert, inner);
     }
 
-    return true;
+    return missing;
 }
 
 static fsdp_status_t keep_value(convert_t *convert,
                                 const catalog_value_t *value, fsdp_error_t *err)
 {
+    const char *missing;
     fsdp_status_t status;
     char *name, *text;
     json_t *json;
 
     FSDP_TRY(
         value_parse(value->name, value->json, strlen(value->json), &json, err));
-    if (!rename_tensors(convert, json)) {
+    missing = rename_tensors(convert, json);
+    if (missing != NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "value '%s' holds tensor %s, which is left "
+                                "out: leave the value out too with --exclude "
+                                "'%s'",
+                                value->name, missing, value->name);
         json_decref(json);
-        return FSDP_OK;
+        return status;
     }
 
     name = target_name(convert, value->name);
