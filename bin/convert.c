@@ -75,7 +75,7 @@ static const char *const docs[] = {
 /* clang-format off */
 static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
-     "hdf5 (sharded), hdf5-file, safetensors, dcp (default: by the "
+     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch (default: by the "
      "target's name)", 0},
     {0}
 };
@@ -163,8 +163,8 @@ static void parse_format(settings_t *set, const char *text,
 {
     if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
         argp_error(state,
-                   "the format must be hdf5, hdf5-file, safetensors or dcp, "
-                   "not '%s'",
+                   "the format must be hdf5, hdf5-file, safetensors, dcp or "
+                   "torch, not '%s'",
                    text);
     }
     if (set->preset == CONVERT_CONSOLIDATE &&
@@ -402,6 +402,10 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
     if (ends(set->target, ".h5") || ends(set->target, ".hdf5")) {
         return FSDP_CKPT_HDF5_FILE;
     }
+    if (ends(set->target, ".pt") || ends(set->target, ".pth") ||
+        ends(set->target, ".bin")) {
+        return FSDP_CKPT_TORCH;
+    }
     if (ends(set->target, ".safetensors") || set->convert.shard_size > 0 ||
         set->preset == CONVERT_CONSOLIDATE) {
         return FSDP_CKPT_SAFETENSORS;
@@ -461,6 +465,9 @@ static char *name_inside(const settings_t *set, const char *dir, int64_t step)
         file = "model.h5";
         break;
     case FSDP_CKPT_SAFETENSORS:
+        break;
+    case FSDP_CKPT_TORCH:
+        file = "model.pt";
         break;
     default:
         file = fsdp_ckpt_format_name(set->convert.format);
@@ -543,8 +550,9 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     char *from = tool_summary(source), *to;
     char size[SIZE_TEXT_MAX];
 
-    if (convert->format != FSDP_CKPT_SAFETENSORS) {
-        info.step = source->step; /* safetensors have no place for it */
+    if (convert->format != FSDP_CKPT_SAFETENSORS &&
+        convert->format != FSDP_CKPT_TORCH) {
+        info.step = source->step; /* those have no place for it */
     }
     to = tool_summary(&info);
 

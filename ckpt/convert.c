@@ -170,7 +170,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     FSDP_TRY(convert_check_rules(convert, &result->bytes_read, err));
     FSDP_TRY(check_spans(convert, result, err));
     FSDP_TRY(finish_files(convert, err));
-    if (convert->is_dir && convert->format->finish != NULL) {
+    if (convert->format->finish != NULL) {
         FSDP_TRY(convert->format->finish(&convert->dst, convert->dir, err));
     }
     if (convert->is_dir && convert->format->id == FSDP_CKPT_SAFETENSORS) {

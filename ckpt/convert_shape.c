@@ -131,6 +131,7 @@ static fsdp_status_t shape_whole(convert_t *convert, const char *single,
         return convert_no_memory(convert, err);
     }
 
+    dst->crc_zip = convert->format->id == FSDP_CKPT_TORCH;
     files = divide(dst, convert->config->shard_size, file_of);
     for (uint32_t f = 0; f < files; f++) {
         snprintf(name, sizeof(name), "model-%05u-of-%05u" SAFETENSORS_END,

@@ -43,12 +43,15 @@ libckptcore_la_SOURCES = \
 	ckpt/format/torch.h \
 	ckpt/format/torch_dir.c \
 	ckpt/format/torch_local.c \
+	ckpt/format/torch_save.c \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
 	ckpt/gather.c \
 	ckpt/gather.h \
 	ckpt/keep.c \
 	ckpt/layout.c \
+	ckpt/nest.c \
+	ckpt/nest.h \
 	ckpt/number.c \
 	ckpt/pickle.c \
 	ckpt/pickle.h \

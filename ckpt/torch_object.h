@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include "ckpt/fsdp_ckpt.h"
 #include "ckpt/pickle.h"
 
@@ -119,12 +121,15 @@ fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
  * Take a state dict apart: dicts, and lists that hold dicts or tensors, by
  * their keys and indexes, joined by dots.
  *
- * @param prefix  Of all names, "" or with a dot at its end.
- * @param tensor  Called for tensors, plain and sharded ones.
- * @param value   Called for everything else.
+ * @param prefix   Of all names, "" or with a dot at its end.
+ * @param nesting  An object that gets a member for each dict and list, as
+ *                 nest.h describes them; NULL: none.
+ * @param tensor   Called for tensors, plain and sharded ones.
+ * @param value    Called for everything else.
  */
 fsdp_status_t torch_walk(const pickle_t *pickle, pickle_ref_t ref,
-                         const char *prefix, torch_found_f tensor,
-                         torch_found_f value, void *arg, fsdp_error_t *err);
+                         const char *prefix, json_t *nesting,
+                         torch_found_f tensor, torch_found_f value, void *arg,
+                         fsdp_error_t *err);
 
 #endif

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/nest.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 
 /* Of one value, one name, one integer, and of values visited: a pickle may
@@ -35,6 +37,7 @@ typedef struct {
     const char *what;
     buffer_t text, name; /* what is written; the name of where it is */
     size_t prefix;       /* of the name, which has its dot */
+    json_t *nesting;     /* NULL: nobody asks */
     uint64_t steps;
     torch_found_f tensor, value;
     void *arg;
@@ -683,15 +686,101 @@ static bool is_split(walk_t *walk, pickle_ref_t list, unsigned depth)
     return false;
 }
 
-static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t ref, unsigned depth);
+/* The attribute of a module's state dict, added to what is noted of it. */
+static fsdp_status_t note_metadata(const walk_t *walk, pickle_ref_t ref,
+                                   json_t *note)
+{
+    pickle_ref_t metadata =
+        pickle_get(walk->pickle, pickle_state(walk->pickle, ref), "_metadata");
+    fsdp_status_t status;
+    json_t *value;
+    char *text;
+
+    if (metadata == 0) {
+        return FSDP_OK;
+    }
+    FSDP_TRY(torch_value_json(walk->pickle, metadata, "_metadata", NULL, NULL,
+                              &text, walk->err));
+    status = value_parse("_metadata", text, strlen(text), &value, walk->err);
+    free(text);
+    if (status == FSDP_OK) {
+        json_object_set_new(note, "_metadata", value);
+    }
+    return status;
+}
+
+/* What the keys of a dict are, unless they are all texts. */
+static const char *keys_of(const pickle_t *pickle, pickle_ref_t dict)
+{
+    uint64_t num = pickle_count(pickle, dict), integers = 0;
+
+    for (uint64_t i = 0; i < num; i++) {
+        pickle_kind_t kind = pickle_kind(pickle, pickle_key(pickle, dict, i));
+
+        if (kind != PICKLE_INT && kind != PICKLE_STR) {
+            return NEST_KEYS_OTHER;
+        }
+        integers += kind == PICKLE_INT;
+    }
+
+    return (integers > 0) ? NEST_KEYS_INT : NULL;
+}
+
+/* Note a container, which lies under @a key; 0: an index, or nothing. */
+static fsdp_status_t note(const walk_t *walk, pickle_ref_t key,
+                          pickle_ref_t ref)
+{
+    const pickle_t *pickle = walk->pickle;
+    const char *text = pickle_str(pickle, key, NULL);
+    pickle_ref_t dict = pickle_as_dict(pickle, ref);
+    nest_is_t is = (dict == 0)                             ? NEST_LIST
+                   : pickle_is(pickle, ref, "OrderedDict") ? NEST_ORDERED
+                                                           : NEST_DICT;
+    const char *keys = keys_of(pickle, dict);
+    size_t size = walk->name.used;
+    fsdp_status_t status = FSDP_OK;
+    json_t *all = json_object();
+    int64_t number;
+    char *name;
+
+    if (nest_is_text(is) != NULL) {
+        json_object_set_new(all, "is", json_string(nest_is_text(is)));
+    }
+    if (keys != NULL) {
+        json_object_set_new(all, "keys", json_string(keys));
+    }
+    if (text != NULL && strchr(text, '.') != NULL) {
+        json_object_set_new(all, "key", json_string(text));
+    } else if (pickle_kind(pickle, key) == PICKLE_INT) {
+        (void)pickle_int(pickle, key, &number);
+        json_object_set_new(all, "key", json_integer(number));
+    }
+    if (is == NEST_ORDERED) {
+        status = note_metadata(walk, ref, all);
+    }
+    size -= size == walk->prefix && size > 0; /* its dot */
+    name = strndup(walk->name.data, size);
+    if (name == NULL && status == FSDP_OK) {
+        status = fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                walk->what);
+    }
+    /* Not of a name that is no UTF-8: that stays a key of the root. */
+    (void)json_object_set_new(walk->nesting, name, all);
+    free(name);
+    return status;
+}
+
+static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
+                                pickle_ref_t ref, unsigned depth);
 
 static fsdp_status_t take_part(walk_t *walk, const char *part, size_t size,
-                               pickle_ref_t ref, unsigned depth)
+                               pickle_ref_t key, pickle_ref_t ref,
+                               unsigned depth)
 {
     size_t used = walk->name.used;
 
     FSDP_TRY(push_name(walk, part, size));
-    FSDP_TRY(take_apart(walk, ref, depth));
+    FSDP_TRY(take_apart(walk, key, ref, depth));
     pop_name(walk, used);
     return FSDP_OK;
 }
@@ -700,17 +789,19 @@ static fsdp_status_t take_dict(walk_t *walk, pickle_ref_t dict, unsigned depth)
 {
     uint64_t num = pickle_count(walk->pickle, dict);
     fsdp_status_t status = FSDP_OK;
-    buffer_t key = {0};
+    buffer_t text = {0};
 
     for (uint64_t i = 0; i < num && status == FSDP_OK; i++) {
-        status = key_text(walk, pickle_key(walk->pickle, dict, i), &key);
+        pickle_ref_t key = pickle_key(walk->pickle, dict, i);
+
+        status = key_text(walk, key, &text);
         if (status == FSDP_OK) {
-            status = take_part(walk, key.data ? key.data : "", key.used,
+            status = take_part(walk, text.data ? text.data : "", text.used, key,
                                pickle_item(walk->pickle, dict, i), depth);
         }
     }
 
-    free(key.data);
+    free(text.data);
     return status;
 }
 
@@ -722,49 +813,59 @@ static fsdp_status_t take_list(walk_t *walk, pickle_ref_t list, unsigned depth)
         char index[24];
         int size = snprintf(index, sizeof(index), "%" PRIu64, i);
 
-        FSDP_TRY(take_part(walk, index, (size_t)size,
+        FSDP_TRY(take_part(walk, index, (size_t)size, 0,
                            pickle_item(walk->pickle, list, i), depth));
     }
     return FSDP_OK;
 }
 
-static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t ref, unsigned depth)
+static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
+                                pickle_ref_t ref, unsigned depth)
 {
     const pickle_t *pickle = walk->pickle;
     pickle_ref_t dict = pickle_as_dict(pickle, ref);
+    bool is_dict = dict != 0 && (pickle_count(pickle, dict) > 0 || depth == 0);
 
     if (depth > MAX_DEPTH || ++walk->steps > MAX_STEPS) {
         return too_large(walk);
     }
 
+    if (walk->nesting != NULL && depth == 0 && !is_dict) {
+        json_object_set_new(walk->nesting, "",
+                            json_pack("{s:s}", "is", nest_is_text(NEST_LEAF)));
+    }
     if (is_any_tensor(pickle, ref)) {
         return walk->tensor(walk->name.data, ref, walk->arg, walk->err);
     }
-    if (dict != 0 && (pickle_count(pickle, dict) > 0 || depth == 0)) {
-        return take_dict(walk, dict, depth + 1);
+    if (!is_dict &&
+        (pickle_kind(pickle, ref) != PICKLE_LIST || !is_split(walk, ref, 0))) {
+        return walk->value(walk->name.data, ref, walk->arg, walk->err);
     }
-    if (pickle_kind(pickle, ref) == PICKLE_LIST && is_split(walk, ref, 0)) {
-        return take_list(walk, ref, depth + 1);
+    if (walk->nesting != NULL) {
+        FSDP_TRY(note(walk, key, ref));
     }
-    return walk->value(walk->name.data, ref, walk->arg, walk->err);
+    return is_dict ? take_dict(walk, dict, depth + 1)
+                   : take_list(walk, ref, depth + 1);
 }
 
 fsdp_status_t torch_walk(const pickle_t *pickle, pickle_ref_t ref,
-                         const char *prefix, torch_found_f tensor,
-                         torch_found_f value, void *arg, fsdp_error_t *err)
+                         const char *prefix, json_t *nesting,
+                         torch_found_f tensor, torch_found_f value, void *arg,
+                         fsdp_error_t *err)
 {
     walk_t walk = {.pickle = pickle,
                    .what = prefix,
                    .tensor = tensor,
                    .value = value,
                    .prefix = strlen(prefix),
+                   .nesting = nesting,
                    .arg = arg,
                    .err = err};
     fsdp_status_t status;
 
     status = add(&walk, &walk.name, prefix, strlen(prefix));
     if (status == FSDP_OK) {
-        status = take_apart(&walk, ref, 0);
+        status = take_apart(&walk, 0, ref, 0);
     }
     free(walk.name.data);
     return status;

@@ -71,6 +71,7 @@ dist_check_SCRIPTS += \
 	t/t2305-fuzz.t \
 	t/t2306-zstd.t \
 	t/t2307-damage.t \
+	t/t2310-torch.t \
 	t/t2320-rules.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \

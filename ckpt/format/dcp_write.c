@@ -76,9 +76,7 @@ static fsdp_status_t make_archive(const catalog_t *cat,
 fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
                          uint64_t num, const char *path, fsdp_error_t *err)
 {
-    fsdp_status_t status = FSDP_OK;
     uint64_t at = 0;
-    int fd;
 
     for (uint64_t i = 0; i < num; i++) {
         catalog_piece_t *piece = &cat->pieces[pieces[i]];
@@ -93,15 +91,7 @@ fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
     cat->files[file].size = at;
     cat->files[file].table = 0;
 
-    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
-    if (ftruncate(fd, (off_t)at) != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
-                                path);
-    }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
-    return status;
+    return io_make_file(path, at, err);
 }
 
 /* --- Finishing ------------------------------------------------------------------- */

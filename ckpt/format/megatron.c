@@ -183,8 +183,8 @@ static fsdp_status_t add_common(catalog_t *cat, fsdp_error_t *err)
     common.file = &file;
     FSDP_TRY_GOTO(catalog_add_file(cat, COMMON, file.size, &common.index, err),
                   err_free);
-    status = torch_walk(file.pickle, pickle_root(file.pickle), "", add_tensor,
-                        add_value, &common, err);
+    status = torch_walk(file.pickle, pickle_root(file.pickle), "", NULL,
+                        add_tensor, add_value, &common, err);
     if (status == FSDP_OK &&
         pickle_u64(
             file.pickle,

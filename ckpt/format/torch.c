@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/nest.h"
 #include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
@@ -260,8 +261,8 @@ static fsdp_status_t read_opened(torch_reader_t *reader)
     cat->files[reader->index].checked = file->checked;
     FSDP_TRY(span_add_storages(cat, reader->index, file, reader->err));
     return torch_walk(file->pickle, pickle_root(file->pickle),
-                      reader->member->prefix, on_tensor, on_value, reader,
-                      reader->err);
+                      reader->member->prefix, reader->nesting, on_tensor,
+                      on_value, reader, reader->err);
 }
 
 static fsdp_status_t read_member(torch_reader_t *reader, const char *path,
@@ -643,6 +644,7 @@ static void reader_free(torch_reader_t *reader)
     }
     free(reader->items);
     free(reader->sums);
+    json_decref(reader->nesting);
     map_free(&reader->names);
     map_free(&reader->tensors);
     map_free(&reader->boxes);
@@ -721,14 +723,16 @@ static bool probe(const format_look_t *look)
 static fsdp_status_t open_torch(const char *path, catalog_t *cat,
                                 fsdp_error_t *err)
 {
-    torch_reader_t reader = {.cat = cat, .err = err};
+    torch_reader_t reader = {.cat = cat, .nesting = json_object(), .err = err};
     fsdp_status_t status;
     format_look_t look;
 
-    FSDP_TRY(format_look(path, &look, err));
+    status = format_look(path, &look, err);
     cat->crc_zip = true;
     cat->shared = true;
-    status = read_all(&reader, path, look.is_dir);
+    if (status == FSDP_OK) {
+        status = read_all(&reader, path, look.is_dir);
+    }
     if (status == FSDP_OK && has_flat(&reader)) {
         status = torch_take_local(&reader);
     }
@@ -737,6 +741,9 @@ static fsdp_status_t open_torch(const char *path, catalog_t *cat,
     }
     if (status == FSDP_OK) {
         status = add_sums(&reader);
+    }
+    if (status == FSDP_OK) {
+        status = nest_keep(cat, reader.nesting, err);
     }
     if (status == FSDP_OK) {
         cat->mesh.world = 0;
@@ -752,4 +759,7 @@ const format_t format_torch = {
     .what = "a file of torch.save, or those of all ranks",
     .probe = probe,
     .open = open_torch,
+    .has_crcs = true,
+    .create = torch_create,
+    .finish = torch_finish,
 };

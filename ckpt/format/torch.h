@@ -79,6 +79,7 @@ typedef struct {
     torch_item_t *items; /* in the order of first mention */
     uint64_t num, max;
     map_t names; /* to items */
+    json_t *nesting;
     uint32_t num_ranks;
     map_t tensors;     /* identity to item: which share their bytes */
     struct torch_sum { /* pieces that are a whole storage */
@@ -109,6 +110,16 @@ fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
 uint64_t torch_found_numel(const torch_found_t *found);
 
 bool torch_found_contiguous(const torch_found_t *found);
+
+/* --- Writing ----------------------------------------------------------------------- */
+
+/* A file of torch.save, as format.h says.  Its archive holds the tensors'
+ * checksums in two places: torch_finish() writes all but the data again. */
+fsdp_status_t torch_create(catalog_t *cat, uint32_t file,
+                           const uint64_t *pieces, uint64_t num,
+                           const char *path, fsdp_error_t *err);
+fsdp_status_t torch_finish(const catalog_t *cat, const char *dir,
+                           fsdp_error_t *err);
 
 /* --- FSDP1's LOCAL_STATE_DICT ------------------------------------------------------- */
 

@@ -419,7 +419,7 @@ fsdp_status_t zero_file_add_module(zero_file_t *file, const map_t *skip,
     /* Owners first, so that the others are found to be the same. */
     for (int late = 0; late < 2 && status == FSDP_OK; late++) {
         walk.late = late != 0;
-        status = torch_walk(pickle, module, "module.", module_tensor,
+        status = torch_walk(pickle, module, "module.", NULL, module_tensor,
                             module_value, &walk, err);
     }
 err_free:

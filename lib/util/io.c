@@ -288,6 +288,22 @@ err_free:
     return status;
 }
 
+fsdp_status_t io_make_file(const char *path, uint64_t size, fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    int fd;
+
+    FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
+    if (ftruncate(fd, (off_t)size) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
+                                path);
+    }
+    if (close(fd) != 0 && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
+    }
+    return status;
+}
+
 fsdp_status_t io_make_dirs(const char *path, fsdp_error_t *err)
 {
     fsdp_status_t status = FSDP_OK;

@@ -45,6 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     pickle_t *pickle = NULL;
     fsdp_error_t err;
+    json_t *nesting;
 
     if (pickle_parse(data, size, "input", &pickle, NULL, &err) != FSDP_OK) {
         return 0;
@@ -53,8 +54,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     }
     parsed = pickle;
-    (void)torch_walk(pickle, pickle_root(pickle), "", on_tensor, on_value, NULL,
-                     &err);
+    nesting = json_object();
+    (void)torch_walk(pickle, pickle_root(pickle), "", nesting, on_tensor,
+                     on_value, NULL, &err);
+    json_decref(nesting);
     pickle_free(pickle);
     return 0;
 }
