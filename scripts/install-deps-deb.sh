@@ -19,8 +19,8 @@ PACKAGES=(
 	fortunes hdf5-tools python3 python3-h5py python3-numpy
 	# tests
 	binutils g++ git man-db mandoc perl sharness shellcheck xz-utils zstd
-	# ./dev format
-	clang-format
+	# ./dev format, ./dev bench ckpt
+	clang-format time
 )
 
 missing() {

@@ -449,7 +449,7 @@ static fsdp_status_t save_rank(const settings_t *set, uint32_t rank,
     config.num_parts = num_parts;
     config.alias_names = aliases;
     config.alias_owners = owners;
-    config.num_aliases = 1;
+    config.num_aliases = (pool == NULL) ? 1 : 0;
     config.meta_json = set->meta;
     config.deadline = 60;
     if (rank == 0 && pool == NULL) {
