@@ -9,6 +9,7 @@
 
 #include "bin/progress.h"
 #include "bin/tool.h"
+#include "lib/util/check.h"
 #include "lib/util/size.h"
 
 typedef struct {
@@ -16,11 +17,11 @@ typedef struct {
     const char *path;
     const char *manifest;
     const char *recipe;
-    bool clean;
+    bool clean, repair;
     uint64_t minutes;
 } settings_t;
 
-enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE, OPTION_CLEAN };
+enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE, OPTION_CLEAN, OPTION_REPAIR };
 
 #define CLEAN_MINUTES 60 /* that nothing was written */
 #define MINUTES_MOST  (366ull * 24 * 60)
@@ -35,6 +36,9 @@ static const struct argp_option options[] = {
     {"clean", OPTION_CLEAN, "MINUTES", OPTION_ARG_OPTIONAL,
      "Remove first what interrupted saves left in a directory of checkpoints "
      "and was not touched for MINUTES (default 60)", 0},
+    {"repair", OPTION_REPAIR, 0, 0,
+     "Build a missing or damaged index, manifest or `latest` anew first, if "
+     "the data is whole", 0},
     {0}
 };
 /* clang-format on */
@@ -47,7 +51,8 @@ static const char doc[] =
     "With --manifest, it is compared with what a manifest says it holds.  "
     "Findings are printed on standard output, one a line."
     "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
-    "usage, 65 if there is no checkpoint, 74 if it cannot be read.";
+    "usage, 65 if there is no checkpoint or it cannot be repaired, 74 if it "
+    "cannot be read.";
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
@@ -67,6 +72,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
                            : cli_parse_count(state, "the number of minutes",
                                              text, 0, MINUTES_MOST);
         return 0;
+    case OPTION_REPAIR:
+        set->repair = true;
+        return 0;
     case OPTION_RECIPE:
         set->recipe = text;
         return 0;
@@ -83,8 +91,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         if (set->recipe != NULL && set->manifest == NULL) {
             argp_error(state, "--recipe goes with --manifest");
         }
-        if (set->clean && set->manifest != NULL) {
-            argp_error(state, "--clean and --manifest do not go together");
+        if ((set->clean || set->repair) && set->manifest != NULL) {
+            argp_error(state, "%s and --manifest do not go together",
+                       set->clean ? "--clean" : "--repair");
         }
         return 0;
     default:
@@ -147,6 +156,7 @@ static void print_json(gather_t *gather,
 
     cli_json_set(all, "good", json_boolean(result->findings == 0));
     cli_json_set(all, "findings", json_incref(gather->json));
+    cli_json_set(all, "repaired", json_incref(gather->notes));
     cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
     cli_json_set(all, "files", json_integer((json_int_t)result->files));
     cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
@@ -189,38 +199,49 @@ static bool tell_removed(const char *path, const char *text, void *arg)
     return true;
 }
 
+/* What is done before the check. */
+static fsdp_status_t mend(settings_t *set, gather_t *gather, fsdp_error_t *err)
+{
+    fsdp_ckpt_repair_result_t repaired;
+    uint64_t removed;
+
+    if (set->clean) {
+        FSDP_TRY(fsdp_ckpt_clean(set->path, 60.0 * (double)set->minutes,
+                                 tell_removed, set, &removed, err));
+    }
+    if (set->repair) {
+        FSDP_TRY(fsdp_ckpt_repair(set->path, &set->tool.engine, add_note,
+                                  gather, &repaired, err));
+    }
+
+    return FSDP_OK;
+}
+
 static int verify(settings_t *set)
 {
     fsdp_ckpt_verify_result_t result = {0};
-    gather_t gather = {.tool = &set->tool, .json = json_array()};
+    gather_t gather = {
+        .tool = &set->tool, .json = json_array(), .notes = json_array()};
     fsdp_status_t status;
-    uint64_t removed;
     fsdp_error_t err;
 
-    if (set->clean) {
-        status = fsdp_ckpt_clean(set->path, 60.0 * (double)set->minutes,
-                                 tell_removed, set, &removed, &err);
-        if (status != FSDP_OK) {
-            json_decref(gather.json);
-            return tool_fail(&set->tool, &err);
-        }
-    }
-
     tool_begin(&set->tool, "verifying");
-    status = fsdp_ckpt_verify(set->path, &set->tool.engine, add_finding,
-                              &gather, &result, &err);
-    progress_end();
-    if (status != FSDP_OK) {
-        json_decref(gather.json);
-        return tool_fail(&set->tool, &err);
+    status = mend(set, &gather, &err);
+    if (status == FSDP_OK) {
+        status = fsdp_ckpt_verify(set->path, &set->tool.engine, add_finding,
+                                  &gather, &result, &err);
     }
-
-    if (set->tool.json && !set->tool.quiet) {
+    progress_end();
+    if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {
         print_json(&gather, &result);
-    } else if (!set->tool.quiet) {
+    } else if (status == FSDP_OK && !set->tool.quiet) {
         print_text(&result);
     }
     json_decref(gather.json);
+    json_decref(gather.notes);
+    if (status != FSDP_OK) {
+        return tool_fail(&set->tool, &err);
+    }
 
     return (result.findings > 0) ? FSDP_EXIT_DIFFERS : FSDP_EXIT_DONE;
 }

@@ -412,6 +412,28 @@ FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
                                         fsdp_error_t *err);
 
 typedef struct {
+    uint64_t repaired; /* files and directories that were */
+    uint64_t lost;     /* checkpoints of a directory that cannot be */
+} fsdp_ckpt_repair_result_t;
+
+/**
+ * Build what says where the data lies anew from the data: index.h5 and
+ * manifest.json of a sharded HDF5 checkpoint, the index of safetensors in
+ * several files, and `latest` of a directory of checkpoints.  Data files are
+ * only read, and each is checked first.  What is whole is left alone.
+ *
+ * @param found  Told of each thing that was repaired, cannot be, or is lost.
+ *
+ * @return FSDP_ERR_CORRUPT, and nothing is changed, if data is missing or
+ *         damaged; in a directory of checkpoints that counts as lost.
+ */
+FSDP_API fsdp_status_t fsdp_ckpt_repair(const char *path,
+                                        const fsdp_ckpt_engine_t *engine,
+                                        fsdp_ckpt_finding_f found, void *arg,
+                                        fsdp_ckpt_repair_result_t *result_p,
+                                        fsdp_error_t *err);
+
+typedef struct {
     size_t size; /* FSDP_CKPT_MANIFEST_INIT sets it */
     const char *manifest; /* path of a JSON file, see below */
     const char *recipe;   /* as in fsdp_ckpt_open_with(); NULL: the manifest's

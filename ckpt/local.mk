@@ -60,6 +60,7 @@ libckptcore_la_SOURCES = \
 	ckpt/plan.c \
 	ckpt/plan.h \
 	ckpt/read.c \
+	ckpt/repair.c \
 	ckpt/read_check.c \
 	ckpt/read_check.h \
 	ckpt/rules.c \
@@ -129,6 +130,8 @@ libckptcore_la_SOURCES += \
 	ckpt/format/hdf5_name.h \
 	ckpt/format/hdf5_plain.c \
 	ckpt/format/hdf5_plain_write.c \
+	ckpt/format/hdf5_recover.c \
+	ckpt/format/hdf5_recover.h \
 	ckpt/format/hdf5_shard.c \
 	ckpt/format/hdf5_table.c \
 	ckpt/format/hdf5_table.h \

@@ -207,11 +207,11 @@ static fsdp_status_t sync_file(const char *path, fsdp_error_t *err)
     return status;
 }
 
-static fsdp_status_t write_index(const catalog_t *cat, const char *dir,
+static fsdp_status_t write_index(const catalog_t *cat, const char *shard_dir,
                                  const char *path, manifest_index_t *index_p,
                                  fsdp_error_t *err)
 {
-    builder_t builder = {.cat = cat, .dir = dir};
+    builder_t builder = {.cat = cat, .dir = shard_dir};
     fsdp_status_t status;
 
     FSDP_TRY(hdf5_file_begin(path, true, cat->num_pieces, &builder.file, err));
@@ -226,8 +226,8 @@ static fsdp_status_t write_index(const catalog_t *cat, const char *dir,
     return sync_file(path, err);
 }
 
-fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
-                                fsdp_error_t *err)
+fsdp_status_t hdf5_index_write(const catalog_t *cat, const char *shard_dir,
+                               const char *dir, fsdp_error_t *err)
 {
     char *path = io_path("%s/%s", dir, HDF5_INDEX_NAME);
     manifest_index_t index = {0};
@@ -237,9 +237,15 @@ fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
     }
 
-    status = write_index(cat, dir, path, &index, err);
+    status = write_index(cat, shard_dir, path, &index, err);
     free(path);
     FSDP_TRY(status);
 
     return manifest_write(cat, &index, dir, err);
+}
+
+fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
+                                fsdp_error_t *err)
+{
+    return hdf5_index_write(cat, dir, dir, err);
 }

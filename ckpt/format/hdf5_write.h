@@ -17,7 +17,11 @@ fsdp_status_t hdf5_shard_create(catalog_t *cat, uint32_t file,
                                 const uint64_t *pieces, uint64_t num,
                                 const char *path, fsdp_error_t *err);
 
-/* format_t.finish: index.h5, then manifest.json. */
+/* index.h5, then manifest.json, into @a dir, of files in @a shard_dir. */
+fsdp_status_t hdf5_index_write(const catalog_t *cat, const char *shard_dir,
+                               const char *dir, fsdp_error_t *err);
+
+/* format_t.finish: both, beside the files. */
 fsdp_status_t hdf5_index_finish(const catalog_t *cat, const char *dir,
                                 fsdp_error_t *err);
 

@@ -623,6 +623,29 @@ err_free:
 
 /* --- Opening ------------------------------------------------------------------------ */
 
+size_t safetensors_shard(const char *name, unsigned *number_p,
+                         unsigned *total_p)
+{
+    static const char form[] = "-00001-of-00001.safetensors";
+    size_t size = strlen(name), tail = sizeof(form) - 1;
+    char again[sizeof(form)];
+
+    if (size <= tail ||
+        sscanf(name + size - tail, "-%5u-of-%5u.", number_p, total_p) != 2) {
+        return 0;
+    }
+    snprintf(again, sizeof(again), "-%05u-of-%05u.safetensors", *number_p,
+             *total_p);
+    return (strcmp(again, name + size - tail) == 0) ? size - tail : 0;
+}
+
+static bool is_one_of_many(const char *name)
+{
+    unsigned number, total;
+
+    return safetensors_shard(name, &number, &total) > 0 && total > 1;
+}
+
 /*
  * Which file of a directory to begin with: as transformers does, one file
  * before an index, and the usual names before others.
@@ -649,7 +672,7 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
         indexes += ends_with(names[i]->d_name, SAFETENSORS_INDEX);
     }
     for (int i = 0; i < num && chosen < 0; i++) {
-        if (num == 1 ||
+        if ((num == 1 && !is_one_of_many(names[i]->d_name)) ||
             (indexes == 1 && ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
             chosen = i;
         }
@@ -663,9 +686,10 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
 
     if (chosen < 0) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: %d safetensors files and no index that "
-                              "says how they belong together; name one of them",
-                              dir, num);
+                              "%s: %d safetensors file%s and no index that "
+                              "says how they belong together: fsdp-verify "
+                              "--repair builds one, or name one of them",
+                              dir, num, (num == 1) ? "" : "s");
     }
     if (*name_p == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);

@@ -40,6 +40,15 @@ typedef struct {
     size_t num;
 } safetensors_file_t;
 
+/**
+ * Whether a name is that of one file of several:
+ * PREFIX-00002-of-00005.safetensors.
+ *
+ * @return the length of PREFIX; 0 if it is not.
+ */
+size_t safetensors_shard(const char *name, unsigned *number_p,
+                         unsigned *total_p);
+
 /* Read and check the header.  @a path is borrowed until the file is closed. */
 fsdp_status_t safetensors_file_open(const char *path, safetensors_file_t *file,
                                     fsdp_error_t *err);
