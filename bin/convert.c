@@ -511,6 +511,8 @@ static void print_json(const settings_t *set,
                  json_integer((json_int_t)result->bytes_read));
     cli_json_set(all, "bytes_written",
                  json_integer((json_int_t)result->bytes_written));
+    cli_json_set(all, "bytes_needed",
+                 json_integer((json_int_t)result->bytes_needed));
     cli_json_set(all, "bytes_free",
                  json_integer((json_int_t)result->bytes_free));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
@@ -563,15 +565,20 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
            result->tensors, size_format(result->bytes_written, size),
            result->bytes_written, result->files,
            (result->files == 1) ? "" : "s");
-    if (convert->dry_run) {
-        printf("; %s free there\n", size_format(result->bytes_free, size));
-    } else {
-        printf(", %.2f s (%s)\n", result->seconds, rate);
+    if (!convert->dry_run) {
+        printf(", %.2f s (%s)", result->seconds, rate);
     }
-    if (set->verbose) {
+    putchar('\n');
+    if (set->verbose || convert->dry_run) {
         printf("%s (%" PRIu64 " bytes) %s in %" PRIu64 " copies\n",
                size_format(result->bytes_read, size), result->bytes_read,
                convert->dry_run ? "to read" : "read", result->copies);
+    }
+    if (convert->dry_run) {
+        printf("%s needed", size_format(result->bytes_needed, size));
+        printf(", %s free there%s\n", size_format(result->bytes_free, size),
+               (result->bytes_needed > result->bytes_free) ? ": not enough"
+                                                           : "");
     }
     free(from);
     free(to);

@@ -401,6 +401,7 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
             .copies = convert.plan.runs,
             .bytes_read = convert.plan.bytes_read,
             .bytes_written = convert.plan.bytes_written,
+            .bytes_needed = estimate(&convert),
             .bytes_free = bytes_free,
             .seconds = now() - start,
         };

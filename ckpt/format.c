@@ -231,6 +231,20 @@ static int is_step(const struct dirent *entry)
     return step_number(entry->d_name) >= 0;
 }
 
+bool format_has_steps(const char *dir)
+{
+    struct dirent **names;
+    int num = scandir(dir, &names, is_step, NULL);
+
+    for (int i = 0; i < num; i++) {
+        free(names[i]);
+    }
+    if (num >= 0) {
+        free(names);
+    }
+    return num > 0;
+}
+
 static int newest_first(const struct dirent **a, const struct dirent **b)
 {
     int64_t left = step_number((*a)->d_name);
@@ -324,7 +338,8 @@ static fsdp_status_t open_newest(const char *dir, catalog_t *cat,
     return (status == FSDP_OK || first == FSDP_OK) ? status : first;
 }
 
-fsdp_status_t format_open(const char *path, catalog_t *cat, fsdp_error_t *err)
+static fsdp_status_t open_found(const char *path, unsigned below,
+                                catalog_t *cat, fsdp_error_t *err)
 {
     fsdp_error_t why = {.status = FSDP_OK};
     const format_t *format;
@@ -344,11 +359,29 @@ fsdp_status_t format_open(const char *path, catalog_t *cat, fsdp_error_t *err)
     if (status == FSDP_OK) {
         return FSDP_OK;
     }
+    if (why.status == FSDP_OK && below > 1) {
+        return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
+                              "%s: holds %u checkpoints: name one of them",
+                              path, below);
+    }
     if (why.status == FSDP_OK) {
         return unknown_dir(&look, err);
     }
     if (err != NULL) {
         *err = why;
     }
+    return status;
+}
+
+fsdp_status_t format_open(const char *path, catalog_t *cat, fsdp_error_t *err)
+{
+    unsigned below;
+    char *found = format_find(path, &below);
+    fsdp_status_t status =
+        (found != NULL)
+            ? open_found(found, below, cat, err)
+            : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+
+    free(found);
     return status;
 }

@@ -92,8 +92,23 @@ fsdp_status_t format_look(const char *path, format_look_t *look_p,
  * checkpoints. */
 const format_t *format_recognise(const format_look_t *look);
 
+/* Are there checkpoints step-N in a directory? */
+bool format_has_steps(const char *dir);
+
 /**
- * Recognise and open.  In a directory of checkpoints: the one that `latest`
+ * The checkpoint, or directory of checkpoints, that is meant by naming a file
+ * in it that only points to it, such as its manifest or `latest`, or a
+ * directory above it.
+ *
+ * @param num_p  How many there are below the directory; may be NULL.
+ *
+ * @return its path if there is one, else a copy of @a path, the caller frees
+ *         it; NULL: no memory.
+ */
+char *format_find(const char *path, unsigned *num_p);
+
+/**
+ * Find, recognise and open.  In a directory of checkpoints: the one that `latest`
  * names, or where that is missing or damaged the step-* of the highest number
  * that opens.
  *

@@ -369,7 +369,8 @@ typedef struct {
     uint64_t copies;     /* after joining neighbours */
     uint64_t bytes_read; /* planned, in a dry run */
     uint64_t bytes_written;
-    uint64_t bytes_free; /* on the target's file system */
+    uint64_t bytes_needed; /* about, with what describes the data */
+    uint64_t bytes_free;   /* on the target's file system */
     double seconds;
 } fsdp_ckpt_convert_result_t;
 

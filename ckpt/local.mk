@@ -36,6 +36,7 @@ libckptcore_la_SOURCES = \
 	ckpt/files.h \
 	ckpt/format.c \
 	ckpt/format.h \
+	ckpt/format_find.c \
 	ckpt/format/safetensors.c \
 	ckpt/format/safetensors.h \
 	ckpt/format/safetensors_write.c \

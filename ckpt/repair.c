@@ -723,6 +723,18 @@ static fsdp_status_t repair_many(repair_t *repair, const char *dir,
                                           : status;
 }
 
+static fsdp_status_t run(repair_t *repair, const char *path, fsdp_error_t *err)
+{
+    bool is_dir = false;
+    format_look_t look;
+
+    FSDP_TRY(format_look(path, &look, err));
+    if (look.is_dir && format_recognise(&look) == NULL) {
+        FSDP_TRY(repair_many(repair, path, &is_dir, err));
+    }
+    return is_dir ? FSDP_OK : repair_one(repair, path, err);
+}
+
 fsdp_status_t fsdp_ckpt_repair(const char *path,
                                const fsdp_ckpt_engine_t *engine,
                                fsdp_ckpt_finding_f found, void *arg,
@@ -730,18 +742,13 @@ fsdp_status_t fsdp_ckpt_repair(const char *path,
                                fsdp_error_t *err)
 {
     repair_t repair = {.engine = engine, .tell = found, .arg = arg};
-    fsdp_status_t status = FSDP_OK;
-    bool is_dir = false;
+    char *where = format_find(path, NULL);
+    fsdp_status_t status;
     fsdp_error_t why;
-    format_look_t look;
 
-    FSDP_TRY(format_look(path, &look, err));
-    if (look.is_dir && format_recognise(&look) == NULL) {
-        status = repair_many(&repair, path, &is_dir, &why);
-    }
-    if (status == FSDP_OK && !is_dir) {
-        status = repair_one(&repair, path, &why);
-    }
+    status =
+        (where != NULL) ? run(&repair, where, &why) : no_memory(path, &why);
+    free(where);
     if (status != FSDP_OK) {
         if (err != NULL) {
             *err = why;

@@ -573,7 +573,8 @@ static double now(void)
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
+static fsdp_status_t check(verify_t *verify, const char *path,
+                           fsdp_error_t *err)
 {
     bool is_dir = false;
     format_look_t look;
@@ -588,6 +589,18 @@ static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
     }
 
     return check_one(verify, path, err);
+}
+
+static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
+{
+    char *found = format_find(path, NULL);
+    fsdp_status_t status =
+        (found != NULL)
+            ? check(verify, found, err)
+            : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
+
+    free(found);
+    return status;
 }
 
 fsdp_status_t fsdp_ckpt_verify(const char *path,

@@ -205,8 +205,6 @@ test_expect_success PYTHON_H5PY 'cast rounds to nearest, ties to even' '
 test_expect_success 'a dry run says what, and writes nothing' '
 	ls -A >before.list && fsdp-reshard -n -v -w 2 four/$step dry >out &&
 	grep "^dry: would be hdf5, step 100, 2 ranks, full, from" out &&
-	grep "^89 tensors, .* bytes) in [0-9]* files; .* free there$" out &&
-	grep "bytes) to read in [0-9]* copies$" out &&
 	rm -f before.list2 && ls -A >after.list && test ! -e dry &&
 	! ls -A | grep tmp-
 '

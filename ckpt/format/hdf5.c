@@ -30,11 +30,28 @@ static bool has_file(const char *dir, const char *name)
     return there;
 }
 
+/* Others call a file so too. */
+static bool has_our_manifest(const char *dir)
+{
+    char *path = io_path("%s/" MANIFEST_NAME, dir);
+    char head[256] = "";
+    bool ours = false;
+    int fd;
+
+    if (path != NULL && io_open(path, O_RDONLY, 0, &fd, NULL) == FSDP_OK) {
+        ours = read(fd, head, sizeof(head) - 1) > 0 &&
+               strstr(head, MANIFEST_FORMAT) != NULL;
+        close(fd);
+    }
+    free(path);
+    return ours;
+}
+
 static bool probe(const format_look_t *look)
 {
-    return look->is_dir && (has_file(look->path, MANIFEST_NAME) ||
-                            has_file(look->path, HDF5_INDEX_NAME) ||
-                            has_file(look->path, "shard-00000.h5"));
+    return look->is_dir && (has_file(look->path, HDF5_INDEX_NAME) ||
+                            has_file(look->path, "shard-00000.h5") ||
+                            has_our_manifest(look->path));
 }
 
 /* Read a file's table of block checksums into the catalog. */

@@ -16,7 +16,6 @@
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
 
-#define FORMAT_NAME "fsdp-checkpoint"
 #define INDEX_NAME  "index.h5"
 #define SIZE_MOST   (1ull << 32) /* of a manifest */
 
@@ -165,10 +164,10 @@ static json_t *pack_manifest(const catalog_t *cat,
         (cat->step < 0) ? json_null() : json_integer((json_int_t)cat->step);
 
     return json_pack(
-        "{ss si si ss so si ss si so so so so so sO}", "format", FORMAT_NAME,
-        "version", MANIFEST_VERSION, "min_reader", MANIFEST_MIN_READER,
-        "writer", PACKAGE_STRING, "step", step, "world", (int)mesh->world,
-        "strategy",
+        "{ss si si ss so si ss si so so so so so sO}", "format",
+        MANIFEST_FORMAT, "version", MANIFEST_VERSION, "min_reader",
+        MANIFEST_MIN_READER, "writer", PACKAGE_STRING, "step", step, "world",
+        (int)mesh->world, "strategy",
         (mesh->world == 0) ? "none" : fsdp_strategy_name(mesh->strategy),
         "shard", (int)mesh->shard, "digests", pack_digests(cat), "files",
         pack_files(cat), "index", pack_index(index), "aliases",
@@ -381,8 +380,9 @@ static fsdp_status_t check_version(const manifest_t *manifest,
         json_string_value(json_object_get(manifest->root, "writer"));
     uint64_t version, min_reader;
 
-    if (format == NULL || strcmp(format, FORMAT_NAME) != 0) {
-        return corrupt(manifest, err, "its format is not \"%s\"", FORMAT_NAME);
+    if (format == NULL || strcmp(format, MANIFEST_FORMAT) != 0) {
+        return corrupt(manifest, err, "its format is not \"%s\"",
+                       MANIFEST_FORMAT);
     }
 
     if (!get_uint(manifest->root, "version", &version) ||

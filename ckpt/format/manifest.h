@@ -10,6 +10,7 @@
 #include "ckpt/catalog.h"
 
 #define MANIFEST_NAME       "manifest.json"
+#define MANIFEST_FORMAT     "fsdp-checkpoint" /* its key "format" */
 #define MANIFEST_VERSION    1 /* that is written */
 #define MANIFEST_MIN_READER 1 /* oldest reader that understands it */
 
