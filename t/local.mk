@@ -120,15 +120,12 @@ t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
 
-EXTRA_PROGRAMS += t/fuzz/dcp_meta
-t_fuzz_dcp_meta_SOURCES = t/fuzz/dcp_meta.c
-t_fuzz_dcp_meta_LDADD = libckptcore.la libutil.la
-
 t_unit_box_piece_t_SOURCES = t/unit/box_piece.c t/tap/tap.h
 t_unit_box_piece_t_LDADD = libckptcore.la libutil.la
 
 t_unit_convert_t_SOURCES = t/unit/convert.c t/tap/tap.h
 t_unit_convert_t_LDADD = libckptcore.la libutil.la
+
 
 t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 
@@ -257,7 +254,8 @@ EXTRA_DIST += \
 	t/data/ckpt-v1/hybrid-w4/shard-00002.h5 \
 	t/data/ckpt-v1/hybrid-w4/shard-00003.h5 \
 	t/data/ckpt-v1/plain.h5 \
-	t/data/ckpt-v1/sums.txt
+	t/data/ckpt-v1/sums.txt \
+	t/data/fuzz
 # End of the golden files
 noinst_PROGRAMS += t/ckpt-golden
 t_ckpt_golden_SOURCES = t/ckpt-golden.c
@@ -283,26 +281,25 @@ t_unit_zip_t_SOURCES = t/unit/zip.c t/tap/tap.h
 t_unit_zip_t_LDADD = libckptcore.la libutil.la
 
 # Fuzz targets: replayed here on a corpus; with libFuzzer by t/fuzz/build.sh.
+FUZZ_LDADD = libckptcore.la libutil.la
 noinst_PROGRAMS += \
-	t/fuzz/replay-pickle \
-	t/fuzz/replay-zip
+	t/fuzz/pack \
+	t/fuzz/replay-dcp \
+	t/fuzz/replay-dir \
+	t/fuzz/replay-file \
+	t/fuzz/replay-pickle
+t_fuzz_pack_SOURCES = t/fuzz/pack.c
+t_fuzz_pack_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_fuzz_pack_LDADD = libutil.la libckptcore.la $(JANSSON_LIBS)
+t_fuzz_replay_dcp_SOURCES = t/fuzz/fuzz-dcp.c t/fuzz/fuzz.h t/fuzz/replay.c \
+	t/fuzz/use.c
+t_fuzz_replay_dcp_LDADD = $(FUZZ_LDADD)
+t_fuzz_replay_dir_SOURCES = t/fuzz/crc.c t/fuzz/fuzz-dir.c t/fuzz/fuzz.h \
+	t/fuzz/replay.c t/fuzz/use.c
+t_fuzz_replay_dir_LDADD = $(FUZZ_LDADD)
+t_fuzz_replay_file_SOURCES = t/fuzz/crc.c t/fuzz/fuzz-file.c t/fuzz/fuzz.h \
+	t/fuzz/replay.c t/fuzz/use.c
+t_fuzz_replay_file_LDADD = $(FUZZ_LDADD)
 t_fuzz_replay_pickle_SOURCES = t/fuzz/fuzz-pickle.c t/fuzz/fuzz.h \
 	t/fuzz/replay.c
-t_fuzz_replay_pickle_LDADD = libckptcore.la libutil.la
-t_fuzz_replay_zip_SOURCES = t/fuzz/fuzz-zip.c t/fuzz/fuzz.h t/fuzz/replay.c
-t_fuzz_replay_zip_LDADD = libckptcore.la libutil.la
-EXTRA_DIST += \
-	t/fuzz/build.sh \
-	t/data/fuzz/pickle/dtensor-2.15 \
-	t/data/fuzz/pickle/dtensor-2.6 \
-	t/data/fuzz/pickle/extra-state \
-	t/data/fuzz/pickle/sharded-tensor \
-	t/data/fuzz/pickle/sharded-tensor-1.13 \
-	t/data/fuzz/pickle/state-dict \
-	t/data/fuzz/pickle/state-dict-p4 \
-	t/data/fuzz/zip/legacy-p4.pt \
-	t/data/fuzz/zip/legacy.pt \
-	t/data/fuzz/zip/sharded.pt \
-	t/data/fuzz/zip/state.pt \
-	t/data/fuzz/zip/values.bin
-# End of the corpus
+t_fuzz_replay_pickle_LDADD = $(FUZZ_LDADD)
