@@ -28,6 +28,7 @@ check_PROGRAMS += \
 	t/unit/cli.t \
 	t/unit/comm.t \
 	t/unit/digest.t \
+	t/unit/grid.t \
 	t/unit/job.t \
 	t/unit/kernels.t \
 	t/unit/layout.t \
@@ -126,6 +127,8 @@ t_unit_box_piece_t_LDADD = libckptcore.la libutil.la
 t_unit_convert_t_SOURCES = t/unit/convert.c t/tap/tap.h
 t_unit_convert_t_LDADD = libckptcore.la libutil.la
 
+t_unit_grid_t_SOURCES = t/unit/grid.c t/tap/tap.h
+t_unit_grid_t_LDADD = libckptcore.la libutil.la
 
 t_unit_layout_t_SOURCES = t/unit/layout.c t/tap/tap.h
 
