@@ -204,58 +204,82 @@ static bool is_tensor_anyway(const json_t *a, const json_t *b, void *arg)
     return true; /* it is compared as a tensor */
 }
 
-static fsdp_status_t parse_side(const diff_t *diff, unsigned side,
-                                uint64_t index, const char **json_p,
-                                json_t **value_p, fsdp_error_t *err)
+/* The values of a side that are chosen, taken apart: what one format keeps
+ * whole another has by parts. */
+static fsdp_status_t flat_values(const diff_t *diff, unsigned side,
+                                 json_t **flat_p, fsdp_error_t *err)
 {
-    fsdp_ckpt_get_value(diff->ckpts[side], index, NULL, json_p);
-    return value_parse(diff->paths[side], *json_p, strlen(*json_p), value_p,
-                       err);
+    json_t *all = json_object(), *value = NULL;
+    fsdp_status_t status = FSDP_OK;
+    const char *name, *json;
+
+    for (uint64_t i = 0; i < diff->infos[side].num_values && status == FSDP_OK;
+         i++) {
+        fsdp_ckpt_get_value(diff->ckpts[side], i, &name, &json);
+        if (!select_match(&diff->select, name)) {
+            continue;
+        }
+        status =
+            value_parse(diff->paths[side], json, strlen(json), &value, err);
+        if (status == FSDP_OK) {
+            json_object_set_new(all, name, value);
+        }
+    }
+    if (status == FSDP_OK) {
+        *flat_p = value_flat(all);
+        if (*flat_p == NULL) {
+            status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                    diff->paths[side]);
+        }
+    }
+    json_decref(all);
+    return status;
 }
 
 /* Of a name that both sides have. */
-static fsdp_status_t compare_value(diff_t *diff, const char *name, uint64_t a,
-                                   uint64_t b, fsdp_error_t *err)
+static fsdp_status_t compare_value(diff_t *diff, const char *name,
+                                   const json_t *a, const json_t *b,
+                                   fsdp_error_t *err)
 {
     fsdp_ckpt_difference_t what = {.name = name, .how = FSDP_CKPT_METADATA};
-    json_t *left = NULL, *right = NULL;
-    const char *text_a, *text_b;
     fsdp_status_t status;
+    char *left, *right;
 
-    FSDP_TRY_GOTO(parse_side(diff, 0, a, &text_a, &left, err), err_free);
-    FSDP_TRY_GOTO(parse_side(diff, 1, b, &text_b, &right, err), err_free);
-    if (!value_equal(left, right, is_tensor_anyway, NULL)) {
-        status = call_back(
-            diff, &what,
-            io_path("value %s: %.300s against %.300s", name, text_a, text_b),
-            err);
+    if (value_equal(a, b, is_tensor_anyway, NULL)) {
+        return FSDP_OK;
     }
-err_free:
-    json_decref(left);
-    json_decref(right);
+
+    left = value_text(a);
+    right = value_text(b);
+    status = call_back(
+        diff, &what,
+        (left == NULL || right == NULL)
+            ? NULL
+            : io_path("value %s: %.300s against %.300s", name, left, right),
+        err);
+    free(left);
+    free(right);
     return status;
 }
 
 /* Names of @a side that the other lacks, and, once, those that both have. */
-static fsdp_status_t compare_values_of(diff_t *diff, unsigned side,
-                                       fsdp_error_t *err)
+static fsdp_status_t compare_values_of(diff_t *diff, json_t *const flat[],
+                                       unsigned side, fsdp_error_t *err)
 {
-    for (uint64_t i = 0; i < diff->infos[side].num_values; i++) {
-        fsdp_ckpt_difference_t what = {.how = FSDP_CKPT_METADATA};
-        const char *json;
-        uint64_t other;
+    const char *name;
+    json_t *value;
 
-        fsdp_ckpt_get_value(diff->ckpts[side], i, &what.name, &json);
-        if (!select_match(&diff->select, what.name)) {
-            continue;
-        }
-        if (!fsdp_ckpt_find_value(diff->ckpts[1 - side], what.name, &other)) {
+    json_object_foreach(flat[side], name, value)
+    {
+        fsdp_ckpt_difference_t what = {.name = name, .how = FSDP_CKPT_METADATA};
+        const json_t *other = json_object_get(flat[1 - side], name);
+
+        if (other == NULL) {
             FSDP_TRY(call_back(
                 diff, &what,
-                io_path("value %s: only in %s", what.name, diff->paths[side]),
-                err));
+                io_path("value %s: only in %s", name, diff->paths[side]), err));
         } else if (side == 0) {
-            FSDP_TRY(compare_value(diff, what.name, i, other, err));
+            FSDP_TRY(compare_value(diff, name, value, other, err));
         }
     }
 
@@ -266,13 +290,23 @@ static fsdp_status_t compare_values_of(diff_t *diff, unsigned side,
  * told only if the metadata is compared too. */
 static fsdp_status_t compare_values(diff_t *diff, fsdp_error_t *err)
 {
+    json_t *flat[DIFF_SIDES] = {NULL, NULL};
+    fsdp_status_t status = FSDP_OK;
+
     if (!diff->config->metadata &&
         (diff->infos[0].num_values == 0 || diff->infos[1].num_values == 0)) {
         return FSDP_OK;
     }
 
-    FSDP_TRY(compare_values_of(diff, 0, err));
-    return compare_values_of(diff, 1, err);
+    for (unsigned side = 0; side < DIFF_SIDES && status == FSDP_OK; side++) {
+        status = flat_values(diff, side, &flat[side], err);
+    }
+    for (unsigned side = 0; side < DIFF_SIDES && status == FSDP_OK; side++) {
+        status = compare_values_of(diff, flat, side, err);
+    }
+    json_decref(flat[0]);
+    json_decref(flat[1]);
+    return status;
 }
 
 /* --- The call -------------------------------------------------------------------------- */

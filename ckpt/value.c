@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -207,6 +208,165 @@ fsdp_status_t value_add_all(catalog_t *cat, const json_t *values,
     }
 
     return FSDP_OK;
+}
+
+/* --- Taking apart --------------------------------------------------------------------- */
+
+static bool flatten(json_t *flat, const char *name, json_t *value,
+                    unsigned depth);
+
+/* An object is what it says, or one of the forms above. */
+static bool is_dict(const json_t *value)
+{
+    const char *key;
+    json_t *member;
+
+    json_object_foreach((json_t *)value, key, member)
+    {
+        if (key[0] == '$') {
+            return false;
+        }
+    }
+
+    return json_object_size(value) > 0;
+}
+
+/* Members with keys that are texts or integers, which names may have. */
+static bool is_named(const json_t *pairs)
+{
+    json_t *pair;
+    size_t i;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        const json_t *key = json_array_get(pair, 0);
+
+        if (!json_is_string(key) && !json_is_integer(key)) {
+            return false;
+        }
+    }
+
+    return json_array_size(pairs) > 0;
+}
+
+static bool is_split(const json_t *array, unsigned depth)
+{
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(array, i, item)
+    {
+        if (is_dict(item) || only_member(item, "$tensor") != NULL ||
+            only_member(item, "$dict") != NULL ||
+            (json_is_object(item) && json_object_size(item) == 0) ||
+            (depth < MAX_DEPTH && is_split(item, depth + 1))) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
+static bool flatten_part(json_t *flat, const char *name, const char *key,
+                         json_t *value, unsigned depth)
+{
+    size_t size = strlen(name) + strlen(key) + 2;
+    char *inner = malloc(size);
+    bool good = inner != NULL;
+
+    if (good) {
+        snprintf(inner, size, "%s.%s", name, key);
+        good = flatten(flat, inner, value, depth);
+    }
+    free(inner);
+    return good;
+}
+
+static bool flatten_pairs(json_t *flat, const char *name, const json_t *pairs,
+                          unsigned depth)
+{
+    bool good = true;
+    json_t *pair;
+    size_t i;
+
+    json_array_foreach(pairs, i, pair)
+    {
+        const json_t *key = json_array_get(pair, 0);
+        char number[24];
+
+        snprintf(number, sizeof(number), "%" JSON_INTEGER_FORMAT,
+                 json_integer_value(key));
+        good = good && flatten_part(flat, name,
+                                    json_is_string(key) ? json_string_value(key)
+                                                        : number,
+                                    json_array_get(pair, 1), depth);
+    }
+
+    return good;
+}
+
+static bool flatten_items(json_t *flat, const char *name, const json_t *array,
+                          unsigned depth)
+{
+    bool good = true;
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(array, i, item)
+    {
+        char number[24];
+
+        snprintf(number, sizeof(number), "%zu", i);
+        good = good && flatten_part(flat, name, number, item, depth);
+    }
+
+    return good;
+}
+
+static bool flatten(json_t *flat, const char *name, json_t *value,
+                    unsigned depth)
+{
+    const json_t *pairs = only_member(value, "$dict");
+    const char *key;
+    json_t *member;
+    bool good = true;
+
+    if (only_member(value, "$tensor") != NULL) {
+        return true;
+    }
+    if (depth < MAX_DEPTH && is_named(pairs)) {
+        return flatten_pairs(flat, name, pairs, depth + 1);
+    }
+    if (depth < MAX_DEPTH && is_split(value, 0)) {
+        return flatten_items(flat, name, value, depth + 1);
+    }
+    if (depth == MAX_DEPTH || !is_dict(value)) {
+        return json_object_set(flat, name, value) == 0;
+    }
+
+    json_object_foreach(value, key, member)
+    {
+        good = good && flatten_part(flat, name, key, member, depth + 1);
+    }
+    return good;
+}
+
+json_t *value_flat(const json_t *values)
+{
+    json_t *flat = json_object(), *value;
+    bool good = flat != NULL;
+    const char *name;
+
+    json_object_foreach((json_t *)values, name, value)
+    {
+        good = good && flatten(flat, name, value, 0);
+    }
+    if (!good) {
+        json_decref(flat);
+        flat = NULL;
+    }
+
+    return flat;
 }
 
 /* --- Comparing ------------------------------------------------------------------------ */

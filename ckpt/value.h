@@ -59,6 +59,17 @@ json_t *value_all(const catalog_t *cat);
 fsdp_status_t value_add_all(catalog_t *cat, const json_t *values,
                             fsdp_error_t *err);
 
+/**
+ * Values as a state dict that is taken apart has them: for a dict its members,
+ * NAME.KEY, for a list that holds dicts or tensors its elements, NAME.INDEX.
+ * Tensors are left out.
+ *
+ * @param values  An object, as value_all() made it.
+ *
+ * @return NULL: no memory.
+ */
+json_t *value_flat(const json_t *values);
+
 /* The two inside "$tensor"; NULL: those are equal if their JSON is. */
 typedef bool (*value_tensor_f)(const json_t *a, const json_t *b, void *arg);
 

@@ -73,6 +73,10 @@ dist_check_SCRIPTS += \
 	t/t2306-zstd.t \
 	t/t2307-damage.t \
 	t/t2310-torch.t \
+	t/t2316-chains-dcp.t \
+	t/t2317-chains-fsdp.t \
+	t/t2318-chains-plain.t \
+	t/t2319-chains-others.t \
 	t/t2320-rules.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
@@ -190,7 +194,8 @@ EXTRA_DIST += \
 	t/sharness.d/02-mpi.sh \
 	t/sharness.d/03-slurm.sh \
 	t/sharness.d/04-ckpt.sh \
-	t/sharness.d/04-train.sh
+	t/sharness.d/04-train.sh \
+	t/sharness.d/05-chain.sh
 # End of EXTRA_DIST
 
 clean-local:
