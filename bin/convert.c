@@ -75,8 +75,8 @@ static const char *const docs[] = {
 /* clang-format off */
 static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
-     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch (default: by the "
-     "target's name)", 0},
+     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch, universal (default: "
+     "by the target's name)", 0},
     {0}
 };
 static const struct argp_option options_mesh[] = {
@@ -163,8 +163,8 @@ static void parse_format(settings_t *set, const char *text,
 {
     if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
         argp_error(state,
-                   "the format must be hdf5, hdf5-file, safetensors, dcp or "
-                   "torch, not '%s'",
+                   "the format must be hdf5, hdf5-file, safetensors, dcp, "
+                   "torch or universal, not '%s'",
                    text);
     }
     if (set->preset == CONVERT_CONSOLIDATE &&

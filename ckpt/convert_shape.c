@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/format/universal.h"
 #include "lib/util/check.h"
 
 /* --- The target's shape ------------------------------------------------------------------ */
@@ -181,6 +182,8 @@ fsdp_status_t convert_shape(convert_t *convert, const char *single,
         FSDP_TRY(shape_sharded(convert, err));
     } else if (convert->format->id == FSDP_CKPT_DCP) {
         FSDP_TRY(shape_grid(convert, err));
+    } else if (convert->format->id == FSDP_CKPT_UNIVERSAL) {
+        FSDP_TRY(universal_shape(dst, err));
     } else {
         FSDP_TRY(shape_whole(convert, single, err));
     }

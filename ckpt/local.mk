@@ -45,6 +45,7 @@ libckptcore_la_SOURCES = \
 	ckpt/format/torch_dir.c \
 	ckpt/format/torch_local.c \
 	ckpt/format/torch_save.c \
+	ckpt/format/torch_save.h \
 	ckpt/fsdp_ckpt.h \
 	ckpt/fsdp_layout.h \
 	ckpt/gather.c \
@@ -167,6 +168,8 @@ libckptcore_la_SOURCES += \
 	ckpt/format/llmc.c \
 	ckpt/format/llmc.h \
 	ckpt/format/universal.c \
+	ckpt/format/universal.h \
+	ckpt/format/universal_write.c \
 	ckpt/format/zero.c \
 	ckpt/format/zero.h \
 	ckpt/format/zero_file.c \

@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 
 #include "ckpt/format.h"
+#include "ckpt/format/universal.h"
 #include "ckpt/format/zero.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
@@ -596,4 +597,8 @@ const format_t format_universal = {
     .what = "a DeepSpeed universal checkpoint",
     .probe = probe,
     .open = open_universal,
+    .is_dir = true,
+    .has_crcs = true,
+    .create = universal_create,
+    .finish = universal_finish,
 };

@@ -303,8 +303,7 @@ static bool is_layout(const char *key)
     return false;
 }
 
-/* What else DeepSpeed itself puts there; all the rest is the client's. */
-static bool is_own(const char *key)
+bool zero_file_is_own(const char *key)
 {
     static const char *const keys[] = {"lr_scheduler",
                                        "data_sampler",
@@ -344,7 +343,7 @@ fsdp_status_t zero_file_add_client(zero_file_t *file, fsdp_error_t *err)
         if (key == NULL || is_layout(key)) {
             continue;
         }
-        name = is_own(key) ? strdup(key) : io_path("client_state.%s", key);
+        name = zero_file_is_own(key) ? strdup(key) : io_path("client_state.%s", key);
         if (name == NULL) {
             return no_memory(file, err);
         }

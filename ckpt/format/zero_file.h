@@ -75,6 +75,10 @@ fsdp_status_t zero_file_add_value(zero_file_t *file, const char *name,
  */
 fsdp_status_t zero_file_add_client(zero_file_t *file, fsdp_error_t *err);
 
+/* Is a key of such a file DeepSpeed's own, and not of its layout?  All the rest
+ * is the client's. */
+bool zero_file_is_own(const char *key);
+
 /* Add the state dict `module` with its tied weights, as module.NAME.
  * @param skip  Names (without module.) that are left out, or NULL. */
 fsdp_status_t zero_file_add_module(zero_file_t *file, const map_t *skip,

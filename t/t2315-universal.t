@@ -1,0 +1,110 @@
+#!/bin/sh
+
+test_description="DeepSpeed's universal checkpoints: written and read back"
+
+. "$SHARNESS_SH"
+
+: "${FSDP_TORCH_PYTHON:=python3}"
+"$FSDP_TORCH_PYTHON" -c 'import torch' 2>/dev/null && test_set_prereq TORCH
+
+test_expect_success 'a checkpoint of master weights, states and weights' '
+	python3 - <<-\EOF
+	import json, struct
+	tensors = {}
+	for kind in "fp32", "exp_avg", "exp_avg_sq":
+	    tensors[kind + ".up.weight"] = [2, 3]
+	    tensors[kind + ".block/1.gain"] = []
+	    tensors[kind + ".none"] = [0, 4]
+	for name in "up.weight", "block/1.gain", "none":
+	    tensors["step." + name] = []
+	    tensors["module." + name] = tensors["fp32." + name]
+	tensors["module.buffer"] = [5]
+	at, header = 0, {"__metadata__": {
+	    "module.tied": "module.up.weight", "format": "pt"}}
+	for name, shape in tensors.items():
+	    size = 4
+	    for n in shape:
+	        size *= n
+	    header[name] = {"dtype": "F32", "shape": shape,
+	                    "data_offsets": [at, at + size]}
+	    at += size
+	text = json.dumps(header).encode()
+	with open("flat.safetensors", "wb") as f:
+	    f.write(struct.pack("<Q", len(text)) + text)
+	    f.write(struct.pack("<%df" % (at // 4), *range(at // 4)))
+	EOF
+	fsdp-ls flat.safetensors
+'
+
+test_expect_success 'is written with a file for each state, and is the same' '
+	fsdp-convert --to universal flat.safetensors out && fsdp-verify out &&
+	fsdp-diff flat.safetensors out &&
+	tag=out/$(cat out/latest_universal) &&
+	test -s $tag/mp_rank_00_model_states.pt &&
+	test -s $tag/zero/optimizer_state.pt &&
+	for name in up.weight block/1.gain none; do
+		for state in fp32 exp_avg exp_avg_sq step; do
+			python3 -m zipfile -t "$tag/zero/$name/$state.pt" || return 1
+		done
+	done
+'
+
+test_expect_success 'tied weights stay tied' '
+	fsdp-ls out >list && grep "module.tied is tied to module.up.weight" list
+'
+
+test_expect_success TORCH 'PyTorch loads it as DeepSpeed does' '
+	"$FSDP_TORCH_PYTHON" - "out/$(cat out/latest_universal)" <<-\EOF
+	import sys, torch
+	def load(name):
+	    return torch.load(sys.argv[1] + "/" + name, weights_only=True)
+	up = load("zero/up.weight/fp32.pt")
+	assert up["param"].shape == (2, 3) and up["cat_dim"] == 0
+	assert load("zero/block/1.gain/exp_avg.pt")["param"].shape == ()
+	assert load("zero/none/exp_avg.pt")["param"].shape == (0, 4)
+	assert load("zero/up.weight/step.pt").shape == ()
+	model = load("mp_rank_00_model_states.pt")
+	module = model["module"]
+	assert torch.equal(module["tied"], module["up.weight"])
+	assert module["tied"].data_ptr() == module["up.weight"].data_ptr()
+	assert model["shared_params"] == {"tied": "up.weight"}
+	assert model["param_shapes"][0]["up.weight"] == (2, 3)
+	EOF
+'
+
+test_expect_success 'what has no place is refused by name' '
+	expect_code 2 fsdp-convert --to universal --rename exp_avg.none=other \
+		flat.safetensors no 2>err &&
+	grep "other cannot be written to a universal checkpoint" err &&
+	expect_code 2 fsdp-convert --to universal -x "fp32.*" \
+		flat.safetensors no 2>err &&
+	grep "no tensor is named fp32.NAME" err && test ! -e no
+'
+
+test_expect_success 'a name never leaves the directory' '
+	for name in ../up /up a/../../up . ..; do
+		expect_code 2 fsdp-convert --to universal \
+			--rename "fp32.none=fp32.$name" flat.safetensors no 2>err &&
+		grep "cannot name a directory" err && test ! -e no || return 1
+	done
+'
+
+test_expect_success 'a file that is missing is named' '
+	rm "out/$(cat out/latest_universal)/zero/up.weight/exp_avg.pt" &&
+	expect_code 65 fsdp-ls out 2>err && grep "up.weight" err
+'
+
+if test_have_prereq SAMPLES; then
+	for name in $(samples ds); do
+		test_expect_success "$name" '
+			chain $name universal "hdf5 --world 2" universal torch \
+				universal
+		'
+	done
+
+	test_expect_success 'none of it is refused' '
+		test ! -e refused
+	'
+fi
+
+test_done
