@@ -24,7 +24,7 @@ typedef struct {
     convert_preset_t preset;
     fsdp_ckpt_convert_config_t convert;
     cli_list_t include, exclude, rename, split, rules, values;
-    json_t *notes; /* lines that rules gave */
+    json_t *notes; /* lines that go with the result */
     bool has_format, has_strategy, all, verbose;
     uint32_t world; /* 0: not given */
     fsdp_strategy_t strategy;
@@ -516,7 +516,7 @@ static void print_json(const settings_t *set,
     cli_json_set(all, "bytes_free",
                  json_integer((json_int_t)result->bytes_free));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
-    if (set->rules.num > 0) {
+    if (set->rules.num > 0 || json_array_size(set->notes) > 0) {
         cli_json_set(all, "notes", json_incref(set->notes));
     }
     cli_json_print(all);
@@ -613,6 +613,35 @@ static void prepare(settings_t *set)
     }
 }
 
+/* Only HDF5 keeps what a source has beside its tensors and values; how its
+ * state dict was nested is of use to some others too. */
+static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
+{
+    fsdp_ckpt_format_t format = set->convert.format;
+    json_t *meta = json_loads(source->meta_json, 0, NULL);
+    bool has_step = source->step >= 0 && format != FSDP_CKPT_UNIVERSAL;
+    bool has_meta;
+    char *text;
+
+    json_object_del(meta, "nesting");
+    if (format == FSDP_CKPT_SAFETENSORS) {
+        json_object_del(meta, "__metadata__");
+    }
+    has_meta = json_object_size(meta) > 0;
+    json_decref(meta);
+    if (format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_HDF5_FILE ||
+        (!has_step && !has_meta)) {
+        return;
+    }
+
+    text = cli_printf("note: %s has no place for the source's %s%s%s",
+                      fsdp_ckpt_format_name(format), has_step ? "step" : "",
+                      (has_step && has_meta) ? " and " : "",
+                      has_meta ? "metadata (fsdp-ls --meta)" : "");
+    add_note(text, set);
+    free(text);
+}
+
 static fsdp_status_t run(settings_t *set, const fsdp_ckpt_info_t *source,
                          fsdp_error_t *err)
 {
@@ -627,6 +656,7 @@ static fsdp_status_t run(settings_t *set, const fsdp_ckpt_info_t *source,
     set->convert.engine = set->tool.engine;
     status = fsdp_ckpt_convert(&set->convert, &result, err);
     progress_end();
+    note_lost(set, source);
     if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {
         print_json(set, &result);
     } else if (status == FSDP_OK && !set->tool.quiet) {

@@ -323,4 +323,17 @@ test_expect_success 'the sources are as they were' '
 	diff -r before four
 '
 
+test_expect_success 'what the target has no place for is told' '
+	for format in torch dcp safetensors; do
+		fsdp-convert --to $format four lost-$format >out &&
+		grep "^note: $format has no place for the source.s step and meta" out ||
+		return 1
+	done &&
+	fsdp-convert --json --to torch four lost.pt >notes &&
+	python3 -c "
+import json
+assert len(json.load(open(\"notes\"))[\"notes\"]) == 1" &&
+	fsdp-convert --to hdf5-file four kept.h5 >out && ! grep note out
+'
+
 test_done
