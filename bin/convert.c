@@ -75,8 +75,8 @@ static const char *const docs[] = {
 /* clang-format off */
 static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
-     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch, universal (default: "
-     "by the target's name)", 0},
+     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch, universal, llmc "
+     "(default: by the target's name)", 0},
     {0}
 };
 static const struct argp_option options_mesh[] = {
@@ -164,7 +164,7 @@ static void parse_format(settings_t *set, const char *text,
     if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
         argp_error(state,
                    "the format must be hdf5, hdf5-file, safetensors, dcp, "
-                   "torch or universal, not '%s'",
+                   "torch, universal or llmc, not '%s'",
                    text);
     }
     if (set->preset == CONVERT_CONSOLIDATE &&
@@ -425,7 +425,8 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
     uint32_t shard = set->shard;
 
     if (set->convert.format != FSDP_CKPT_HDF5 &&
-        set->convert.format != FSDP_CKPT_DCP) {
+        set->convert.format != FSDP_CKPT_DCP &&
+        set->convert.format != FSDP_CKPT_LLMC) {
         return FSDP_OK;
     }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/format/llmc.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/select.h"
@@ -102,7 +103,9 @@ static fsdp_status_t want(convert_t *convert, uint64_t tensor,
                               "tensor %s would have an empty name",
                               entry->name);
     }
-    if (convert->config->cast && dtype_is_float(wanted->dtype)) {
+    if (convert->config->cast && dtype_is_float(wanted->dtype) &&
+        (convert->format->id != FSDP_CKPT_LLMC ||
+         llmc_is_parameter(wanted->name))) {
         wanted->dtype = convert->config->cast_dtype;
     }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/format/llmc.h"
 #include "ckpt/format/universal.h"
 #include "lib/util/check.h"
 
@@ -62,20 +63,27 @@ static fsdp_status_t shape_sharded(convert_t *convert, fsdp_error_t *err)
                : target_shard(dst, files, err);
 }
 
+/* As many ranks as asked for, or as the source has. */
+static uint32_t target_world(const convert_t *convert)
+{
+    uint32_t world = (convert->config->mesh.world > 0)
+                         ? convert->config->mesh.world
+                         : convert->src.mesh.world;
+
+    return (world > 0) ? world : 1;
+}
+
 /* A file for each rank, a box of each tensor in it. */
 static fsdp_status_t shape_grid(convert_t *convert, fsdp_error_t *err)
 {
     catalog_t *dst = &convert->dst;
-    uint32_t world = (convert->config->mesh.world > 0)
-                         ? convert->config->mesh.world
-                         : convert->src.mesh.world;
+    uint32_t world = target_world(convert);
     const target_grid_t grid = {.across = convert->config->tensor_parallel,
                                 .split = convert->config->split,
                                 .num_split = convert->config->num_split};
     uint32_t index;
     char name[32];
 
-    world = (world > 0) ? world : 1;
     FSDP_TRY(fsdp_mesh_init(&dst->mesh, FSDP_STRATEGY_CHUNK, world, 0, err));
     dst->crc_zip = true;
     for (uint32_t r = 0; r < world; r++) {
@@ -184,6 +192,8 @@ fsdp_status_t convert_shape(convert_t *convert, const char *single,
         FSDP_TRY(shape_grid(convert, err));
     } else if (convert->format->id == FSDP_CKPT_UNIVERSAL) {
         FSDP_TRY(universal_shape(dst, err));
+    } else if (convert->format->id == FSDP_CKPT_LLMC) {
+        FSDP_TRY(llmc_layout(dst, &convert->src, target_world(convert), err));
     } else {
         FSDP_TRY(shape_whole(convert, single, err));
     }

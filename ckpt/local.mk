@@ -167,6 +167,7 @@ libckptcore_la_SOURCES += \
 	ckpt/span.h \
 	ckpt/format/llmc.c \
 	ckpt/format/llmc.h \
+	ckpt/format/llmc_write.c \
 	ckpt/format/universal.c \
 	ckpt/format/universal.h \
 	ckpt/format/universal_write.c \

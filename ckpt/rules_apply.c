@@ -105,6 +105,8 @@ static bool is_dropped(const apply_t *apply, const char *name)
 
 static void drop(apply_t *apply, bool only_model)
 {
+    const select_t model = {.only = SELECT_MODEL};
+
     for (uint64_t i = 0; i < apply->from->num_tensors; i++) {
         old_t *old = &apply->olds[apply->order[i]];
 
@@ -113,7 +115,7 @@ static void drop(apply_t *apply, bool only_model)
             rules_note(apply, "%s: is left out, as %s says", old->name,
                        apply->rules->name);
         }
-        old->gone |= only_model && select_is_optim(old->name);
+        old->gone |= only_model && !select_match(&model, old->name);
     }
 }
 

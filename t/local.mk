@@ -79,6 +79,7 @@ dist_check_SCRIPTS += \
 	t/t2318-chains-plain.t \
 	t/t2319-chains-others.t \
 	t/t2320-rules.t \
+	t/t2321-llmc.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \

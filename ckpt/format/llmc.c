@@ -494,6 +494,28 @@ static fsdp_status_t add_part(catalog_t *cat, const llmc_t *llmc,
     return FSDP_OK;
 }
 
+/* All that is behind the arrays, as bytes. */
+static fsdp_status_t add_shuffle(catalog_t *cat, uint32_t file,
+                                 const state_t *state, uint64_t offset,
+                                 fsdp_error_t *err)
+{
+    const uint64_t bytes = state->size - offset;
+    catalog_piece_t piece = {.count = bytes,
+                             .offset = offset,
+                             .file = file,
+                             .crc_first = CATALOG_NONE,
+                             .rank = state->rank,
+                             .box = CATALOG_NONE};
+    uint64_t tensor;
+    char name[32];
+
+    snprintf(name, sizeof(name), LLMC_SHUFFLE "%" PRIu32, state->rank);
+    FSDP_TRY(catalog_add_tensor(cat, name, FSDP_DTYPE_U8, 1, &bytes, NULL,
+                                &tensor, err));
+    piece.tensor = (uint32_t)tensor;
+    return catalog_add_piece(cat, &piece, err);
+}
+
 static fsdp_status_t add_state(catalog_t *cat, const llmc_t *llmc,
                                const uint64_t firsts[3], uint32_t file,
                                const state_t *state, fsdp_error_t *err)
@@ -510,7 +532,8 @@ static fsdp_status_t add_state(catalog_t *cat, const llmc_t *llmc,
         offset += state->count * 4;
     }
 
-    return FSDP_OK;
+    return state->shuffle ? add_shuffle(cat, file, state, offset, err)
+                          : FSDP_OK;
 }
 
 /* With ZeRO-1 llm.c itself refuses a model that does not divide. */
@@ -587,8 +610,7 @@ static fsdp_status_t open_rank(catalog_t *cat, const llmc_t *llmc,
     state_t state;
     char *path;
 
-    snprintf(name, sizeof(name), "state_%08" PRId64 "_%05u.bin", llmc->step,
-             rank);
+    snprintf(name, sizeof(name), LLMC_STATE_NAME, llmc->step, rank);
     path = io_path("%s/%s", llmc->dir, name);
     if (path == NULL) {
         return no_memory(llmc, err);
@@ -761,7 +783,7 @@ static fsdp_status_t open_llmc(const char *path, catalog_t *cat,
     cat->root = llmc.dir;
     llmc.model = name;
     if (llmc.step >= 0) {
-        snprintf(model, sizeof(model), "model_%08" PRId64 ".bin", llmc.step);
+        snprintf(model, sizeof(model), LLMC_MODEL_NAME, llmc.step);
         llmc.model = model;
     }
     return fill(cat, &llmc, err);
@@ -773,4 +795,7 @@ const format_t format_llmc = {
     .what = "an llm.c checkpoint",
     .probe = probe,
     .open = open_llmc,
+    .is_dir = true,
+    .create = llmc_create,
+    .finish = llmc_finish,
 };

@@ -6,11 +6,16 @@
  *                          f32, and where the data is shuffled its state
  *     DONE_STEP            empty: the two above are complete
  *
+ * Arrays are tensors of the catalog, and so are the bytes of a rank's shuffle
+ * state.
+ *
  * With ZeRO-1 each array is split layer by layer: rank R of N has elements
  * [R, R + 1) * size / N of every layer, in the order of the arrays.
  */
 #ifndef FSDP_LLMC_H
 #define FSDP_LLMC_H
+
+#include <inttypes.h>
 
 #include "ckpt/catalog.h"
 
@@ -24,6 +29,11 @@
 #define LLMC_SHUFFLE_RNG  2520 /* bytes of its Mersenne Twister */
 
 #define LLMC_NUM_TENSORS 16
+
+#define LLMC_SHUFFLE "optim/shuffle/" /* then the rank */
+
+#define LLMC_MODEL_NAME "model_%08" PRId64 ".bin"               /* step */
+#define LLMC_STATE_NAME "state_%08" PRId64 "_%05" PRIu32 ".bin" /* rank */
 
 /* A model's shape, as the header has it. */
 typedef struct {
@@ -49,5 +59,26 @@ typedef struct {
  */
 bool llmc_tensors(const llmc_shape_t *shape,
                   llmc_tensor_t tensors[LLMC_NUM_TENSORS], uint64_t *total_p);
+
+/* All that is none is f32. */
+bool llmc_is_parameter(const char *name);
+
+/**
+ * Give a target, which has tensors and values and is not sealed, the files of
+ * llm.c and its pieces.
+ *
+ * @param values  The sealed catalog to ask for what the headers hold.
+ *
+ * @return FSDP_ERR_INVALID_PARAM, naming the tensor or value, if it is no
+ *         model of llm.c; FSDP_ERR_CONFIG if it cannot be divided.
+ */
+fsdp_status_t llmc_layout(catalog_t *dst, const catalog_t *values,
+                          uint32_t world, fsdp_error_t *err);
+
+/* As format_t says. */
+fsdp_status_t llmc_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
+                          uint64_t num, const char *path, fsdp_error_t *err);
+fsdp_status_t llmc_finish(const catalog_t *cat, const char *dir,
+                          fsdp_error_t *err);
 
 #endif
