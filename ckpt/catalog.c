@@ -968,3 +968,59 @@ fsdp_status_t catalog_set_value(catalog_t *cat, const char *name,
     cat->values[value].json = copy;
     return FSDP_OK;
 }
+
+static fsdp_status_t copy_files(catalog_t *to, const catalog_t *from,
+                                fsdp_error_t *err)
+{
+    uint32_t index;
+
+    for (uint32_t f = 0; f < from->num_files; f++) {
+        const char *path;
+
+        FSDP_TRY(catalog_add_file(to, from->files[f].path, from->files[f].size,
+                                  &index, err));
+        path = to->files[f].path;
+        to->files[f] = from->files[f];
+        to->files[f].path = path;
+    }
+    for (uint64_t s = 0; s < from->num_spans; s++) {
+        FSDP_TRY(catalog_add_span(to, &from->spans[s], err));
+    }
+    for (uint64_t c = 0; c < from->num_codes; c++) {
+        const catalog_code_t *code = &from->codes[c];
+
+        /* One after the other: pieces keep the numbers of their codes. */
+        FSDP_TRY(catalog_add_code(to, code, from->steps + code->step_first,
+                                  code->num_steps, &index, err));
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_copy_storage(catalog_t *to, const catalog_t *from,
+                                   fsdp_error_t *err)
+{
+    const char *path = catalog_strdup(to, from->path);
+    const char *root = catalog_strdup(to, from->root);
+    const char *meta = catalog_strdup(to, from->meta);
+
+    if (path == NULL || root == NULL || meta == NULL ||
+        (from->num_crcs > 0 &&
+         !GROW(to, crcs, num_crcs, max_crcs, from->num_crcs))) {
+        return no_memory(from, err);
+    }
+
+    to->format = from->format;
+    to->path = path;
+    to->root = root;
+    to->meta = meta;
+    to->step = from->step;
+    to->mesh = from->mesh;
+    to->crc_zip = from->crc_zip;
+    to->shared = from->shared;
+    if (from->num_crcs > 0) {
+        memcpy(to->crcs, from->crcs, from->num_crcs * sizeof(*to->crcs));
+        to->num_crcs = from->num_crcs;
+    }
+    return copy_files(to, from, err);
+}

@@ -211,6 +211,14 @@ fsdp_status_t catalog_set_stored(catalog_t *cat, uint64_t tensor,
 fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
                                 fsdp_error_t *err);
 
+/**
+ * Make an empty catalog one of the same files: with their checksums and codes,
+ * the step, the mesh and meta, but not the tensors, other names, values and
+ * digests.  Pieces may be added as the other one has them.
+ */
+fsdp_status_t catalog_copy_storage(catalog_t *to, const catalog_t *from,
+                                   fsdp_error_t *err);
+
 /* What is to be done to the elements of a piece when it is read. */
 enum {
     CATALOG_NEG = 1, /* negate them */

@@ -12,9 +12,10 @@
 
 #include "ckpt/catalog.h"
 
-#define RULES_CAPTURES 16 /* different ones in a file; 0 is '*' */
-#define RULES_PARTS    24 /* of a name */
-#define RULES_TERMS    16 /* of one side */
+#define RULES_CAPTURES 16    /* different ones in a file; 0 is '*' */
+#define RULES_PARTS    24    /* of a name */
+#define RULES_TERMS    16    /* of one side */
+#define RULES_NUMBERED 65536 /* numbers of a dimension that is taken apart */
 
 /* --- Names (rules_name.c) ------------------------------------------------- */
 

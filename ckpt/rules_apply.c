@@ -223,58 +223,6 @@ static fsdp_status_t untie_all(apply_t *apply, fsdp_error_t *err)
 
 /* --- The new catalog ------------------------------------------------------ */
 
-static fsdp_status_t copy_files(const catalog_t *from, catalog_t *to,
-                                fsdp_error_t *err)
-{
-    uint32_t index;
-
-    for (uint32_t f = 0; f < from->num_files; f++) {
-        const char *path;
-
-        FSDP_TRY(catalog_add_file(to, from->files[f].path, from->files[f].size,
-                                  &index, err));
-        path = to->files[f].path;
-        to->files[f] = from->files[f];
-        to->files[f].path = path;
-    }
-    if (from->num_crcs > 0) {
-        const catalog_file_t first = to->files[0];
-
-        FSDP_TRY(catalog_add_crcs(to, 0, from->num_crcs, err));
-        to->files[0] = first;
-        memcpy(to->crcs, from->crcs, from->num_crcs * sizeof(*to->crcs));
-    }
-    for (uint64_t s = 0; s < from->num_spans; s++) {
-        FSDP_TRY(catalog_add_span(to, &from->spans[s], err));
-    }
-
-    return FSDP_OK;
-}
-
-/* All but tensors and their names.  Digests are of the names too. */
-static fsdp_status_t begin(const apply_t *apply, catalog_t *to,
-                           fsdp_error_t *err)
-{
-    const catalog_t *from = apply->from;
-    const char *path = catalog_strdup(to, from->path);
-    const char *root = catalog_strdup(to, from->root);
-    const char *meta = catalog_strdup(to, from->meta);
-
-    if (path == NULL || root == NULL || meta == NULL) {
-        return rules_no_memory(apply, err);
-    }
-
-    to->format = from->format;
-    to->path = path;
-    to->root = root;
-    to->meta = meta;
-    to->step = from->step;
-    to->mesh = from->mesh;
-    to->crc_zip = from->crc_zip;
-    to->shared = from->shared;
-    return copy_files(from, to, err);
-}
-
 static const char *unit_of(const apply_t *apply, const made_t *made)
 {
     uint32_t unit = apply->from->tensors[made->first].unit;
@@ -549,7 +497,7 @@ static fsdp_status_t fill(const apply_t *apply, catalog_t *to, bool *lost,
         return rules_no_memory(apply, err);
     }
 
-    FSDP_TRY_GOTO(begin(apply, to, err), err_free);
+    FSDP_TRY_GOTO(catalog_copy_storage(to, apply->from, err), err_free);
     FSDP_TRY_GOTO(add_tensors(apply, to, targets, err), err_free);
     FSDP_TRY_GOTO(add_pieces(apply, to, targets, lost, err), err_free);
     FSDP_TRY_GOTO(add_aliases(apply, to, err), err_free);

@@ -528,11 +528,11 @@ static fsdp_status_t use_all(apply_t *apply, bound_t *bound, fsdp_error_t *err)
         return use(apply, bound, err);
     }
 
-    if (shape.ndim == 0 || shape.dims[0] > INT32_MAX) {
+    if (shape.ndim == 0 || shape.dims[0] > RULES_NUMBERED) {
         return misfit(apply, bound->rule, err,
-                      "tensor %s has no first dimension that [%s] could "
-                      "number",
-                      apply->from->tensors[tensor].name,
+                      "tensor %s has no first dimension of at most %d that "
+                      "[%s] could number",
+                      apply->from->tensors[tensor].name, RULES_NUMBERED,
                       apply->rules->captures[capture]);
     }
     for (uint64_t i = 0; i < shape.dims[0]; i++) {

@@ -104,7 +104,7 @@ test_expect_success 'what does not fit is told with its line' '
 	refused "tensor s has no rows" "a + s = c\n" &&
 	refused "tensors a and copy cannot be joined" "a + copy = c\n" &&
 	refused "too few dimensions to be transposed" "s\0047 = c\n" &&
-	refused "no first dimension that [i] could number" "s[i] = c.{i}\n" &&
+	refused "no first dimension of at most 65536" "s[i] = c.{i}\n" &&
 	refused "cannot be divided" "a = x + y + z\n" &&
 	refused "give it with --set much=N" "a = x:much + y:1\n" &&
 	refused "was made already" "a = c\nb = c\n" &&
@@ -217,6 +217,15 @@ test_expect_success SAMPLES,PYTHON_H5PY 'numpy transposes and stacks the same' '
 	wte = np.pad(hf["transformer.wte.weight"][:], ((0, 127), (0, 0)))
 	assert wte.tobytes() == llmc["params.wte"][:].tobytes()
 	EOF
+'
+
+test_expect_success SAMPLES 'what is encoded is decoded on the way' '
+	printf "%b" "w\0047 = t\nz = a + b\n" >zstd.txt &&
+	set -- --to hdf5-file --rules ./zstd.txt &&
+	zstd="$FSDP_SAMPLES/checkpoints/dcp215-zstd-a/ckpt" &&
+	fsdp-convert --to hdf5-file "$zstd" plain.h5 >out &&
+	fsdp-convert "$@" plain.h5 want.h5 >out &&
+	fsdp-convert "$@" "$zstd" have.h5 >out && fsdp-diff want.h5 have.h5
 '
 
 test_expect_success SAMPLES 'grouped queries: Llama fused and apart again' '

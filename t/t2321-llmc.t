@@ -157,4 +157,16 @@ test_expect_success SAMPLES 'Hugging Face to llm.c and back' '
 	fsdp-diff "$hf" back.safetensors
 '
 
+# text CHECKPOINT: what the model writes.
+text() {
+	run_timeout 60 fsdp-train --init-from "$1" --sample "1 2 3" --tokens 30 \
+		2>/dev/null
+}
+
+test_expect_success SAMPLES 'the same model: it writes the same text' '
+	fsdp-convert --to safetensors --rules reverse:gpt2-llmc from-hf model >out &&
+	test -s model/config.json && text model >ours && text "$hf" >theirs &&
+	test -s ours && test_cmp theirs ours
+'
+
 test_done

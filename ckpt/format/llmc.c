@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 #include "ckpt/format.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 /* One state file's header. */
 typedef struct {
@@ -686,6 +688,35 @@ static fsdp_status_t add_shape(catalog_t *cat, const llmc_t *llmc,
                : add_number(cat, "step", (uint64_t)llmc->step, err);
 }
 
+/* What of the model's configuration as Hugging Face has it the header tells;
+ * all else is the same in all models of llm.c. */
+static fsdp_status_t add_config(catalog_t *cat, const llmc_t *llmc,
+                                fsdp_error_t *err)
+{
+    const llmc_shape_t *shape = &llmc->shape;
+    json_t *meta = json_pack(
+        "{s:{s:{s:s, s:[s], s:s, s:f, s:b, s:I, s:I, s:I, s:I, s:I}}}", "user",
+        "config", "model_type", "gpt2", "architectures", "GPT2LMHeadModel",
+        "activation_function", "gelu_new", "layer_norm_epsilon", 1e-5,
+        "tie_word_embeddings", 1, "vocab_size", (json_int_t)shape->vocab_size,
+        "n_positions", (json_int_t)shape->max_seq_len, "n_embd",
+        (json_int_t)shape->channels, "n_layer", (json_int_t)shape->num_layers,
+        "n_head", (json_int_t)shape->num_heads);
+    char *text =
+        (meta != NULL) ? json_dumps(meta, json_text_digits(meta)) : NULL;
+
+    if (text != NULL) {
+        cat->meta = catalog_strdup(cat, text);
+    }
+    free(text);
+    json_decref(meta);
+    if (text == NULL || cat->meta == NULL) {
+        cat->meta = "{}";
+        return no_memory(llmc, err);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status_t open_model(catalog_t *cat, llmc_t *llmc, fsdp_error_t *err)
 {
     char *path = io_path("%s/%s", llmc->dir, llmc->model);
@@ -703,6 +734,7 @@ static fsdp_status_t open_model(catalog_t *cat, llmc_t *llmc, fsdp_error_t *err)
     FSDP_TRY(catalog_add_file(cat, llmc->model, size, &file, err));
     FSDP_TRY(add_tensors(cat, llmc, "params", llmc->dtype, &first, err));
     FSDP_TRY(add_whole(cat, first, file, LLMC_HEADER, err));
+    FSDP_TRY(add_config(cat, llmc, err));
     return add_shape(cat, llmc, err);
 }
 
