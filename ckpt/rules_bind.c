@@ -474,6 +474,22 @@ static fsdp_status_t use(apply_t *apply, bound_t *bound, fsdp_error_t *err)
                                : split(apply, bound, &whole, err);
 }
 
+/* Is a tensor used already?  One that is taken apart is once for each number. */
+static bool is_used(const apply_t *apply, const bound_t *bound, unsigned term,
+                    uint64_t tensor)
+{
+    const rules_rule_t *rule = apply->olds[tensor].rule;
+
+    for (unsigned i = 0; i < term; i++) {
+        if (bound->tensors[i] == tensor) {
+            return true;
+        }
+    }
+
+    return rule != NULL &&
+           (rule != bound->rule || rule->from.terms[term].index < 0);
+}
+
 /* Find the other tensors of a rule by the names that the first one gives. */
 static fsdp_status_t find_others(apply_t *apply, bound_t *bound,
                                  fsdp_error_t *err)
@@ -494,16 +510,16 @@ static fsdp_status_t find_others(apply_t *apply, bound_t *bound,
         if (name == NULL) {
             return rules_no_memory(apply, err);
         }
-        if (!map_get(&apply->old_names, name, strlen(name), &other)) {
+        if (!map_get(&apply->old_names, name, strlen(name), &other) ||
+            apply->olds[other].gone) {
             status = misfit(apply, bound->rule, err,
                             "there is tensor %s, but not %s, which belongs "
                             "to it",
                             apply->from->tensors[bound->tensors[0]].name, name);
-        } else if (apply->olds[other].rule != NULL &&
-                   apply->olds[other].rule != bound->rule) {
-            status =
-                misfit(apply, bound->rule, err, "tensor %s fits line %u too",
-                       name, apply->olds[other].rule->line);
+        } else if (is_used(apply, bound, i, other)) {
+            status = misfit(apply, bound->rule, err,
+                            "tensor %s is used by line %u already", name,
+                            apply->olds[other].rule->line);
         } else {
             apply->olds[other].rule = bound->rule;
             bound->tensors[i] = other;

@@ -108,6 +108,9 @@ test_expect_success 'what does not fit is told with its line' '
 	refused "cannot be divided" "a = x + y + z\n" &&
 	refused "give it with --set much=N" "a = x:much + y:1\n" &&
 	refused "was made already" "a = c\nb = c\n" &&
+	refused "tensor a is used by line 1 already" "a + a = c\n" &&
+	refused "tensor b is used by line 1 already" "b = d\na + b = c\n" &&
+	refused "not b, which belongs to it" "drop b\na + b = c\n" &&
 	refused "would both be named copy" "a = copy\n" &&
 	refused "tensor w: number 0 of 2 is missing" "strip h.0.\nh.{i}.w = w[i]\n"
 '
