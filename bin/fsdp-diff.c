@@ -16,7 +16,7 @@
 typedef struct {
     tool_t tool;
     fsdp_ckpt_diff_config_t diff;
-    cli_list_t include, exclude;
+    cli_list_t include, exclude, rules, values;
     const char *paths[2];
     unsigned num_paths;
 } settings_t;
@@ -34,7 +34,9 @@ enum {
     OPTION_ONLY,
     OPTION_ONLY_MODEL,
     OPTION_RECIPE,
-    OPTION_RTOL
+    OPTION_RTOL,
+    OPTION_RULES,
+    OPTION_SET
 };
 
 /* clang-format off */
@@ -54,6 +56,11 @@ static const struct argp_option options[] = {
     {"recipe", OPTION_RECIPE, "FILE", 0,
      "FILE says what the flat parameters of PyTorch's FSDP1 are made of, in "
      "either checkpoint", 0},
+    {"rules", OPTION_RULES, "SET", 0,
+     "Read A through rules: a file, or a set that \"fsdp-convert --rules "
+     "list\" lists (repeatable, in order)", 0},
+    {"set", OPTION_SET, "NAME=VALUE", 0,
+     "Give a value that A lacks (repeatable)", 0},
     {"metadata", OPTION_METADATA, 0, 0,
      "Compare the step and the writers' metadata too", 0},
     {0}
@@ -91,6 +98,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_RECIPE:
         set->diff.recipe = text;
+        return 0;
+    case OPTION_RULES:
+        cli_list_add(&set->rules, text);
+        return 0;
+    case OPTION_SET:
+        cli_list_add(&set->values, text);
         return 0;
     case OPTION_METADATA:
         set->diff.metadata = true;
@@ -290,10 +303,16 @@ int main(int argc, char **argv)
     set.diff.num_include = set.include.num;
     set.diff.exclude = set.exclude.items;
     set.diff.num_exclude = set.exclude.num;
+    set.diff.rules = set.rules.items;
+    set.diff.num_rules = set.rules.num;
+    set.diff.set = set.values.items;
+    set.diff.num_set = set.values.num;
 
     code = compare(&set);
     free(set.include.items);
     free(set.exclude.items);
+    free(set.rules.items);
+    free(set.values.items);
     code = cli_finish(code);
 
     return (code == FSDP_EXIT_IO) ? FSDP_EXIT_TROUBLE : code;

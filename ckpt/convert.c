@@ -167,7 +167,8 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
     FSDP_TRY(engine_run(&job, result, err));
-    FSDP_TRY(convert_check_rules(convert, &result->bytes_read, err));
+    FSDP_TRY(rules_check(&convert->stages, &convert->config->engine,
+                         &result->bytes_read, err));
     FSDP_TRY(check_spans(convert, result, err));
     FSDP_TRY(finish_files(convert, err));
     if (convert->format->finish != NULL) {
@@ -338,9 +339,23 @@ static void convert_free(convert_t *convert)
     free(convert->parent);
     plan_free(&convert->plan);
     target_lists_free(&convert->lists);
-    convert_free_rules(convert);
+    rules_stages_free(&convert->stages);
     catalog_free(&convert->src);
     catalog_free(&convert->dst);
+}
+
+static fsdp_status_t apply_rules(convert_t *convert, fsdp_error_t *err)
+{
+    const fsdp_ckpt_convert_config_t *config = convert->config;
+    const rules_use_t use = {.rules = config->rules,
+                             .num_rules = config->num_rules,
+                             .set = config->set,
+                             .num_set = config->num_set,
+                             .only_model = config->only_model,
+                             .note = config->note,
+                             .note_arg = config->note_arg};
+
+    return rules_use(&use, &convert->src, &convert->stages, err);
 }
 
 /* Everything up to the plan. */
@@ -362,7 +377,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
-    FSDP_TRY_GOTO(convert_apply_rules(convert, err), err_free);
+    FSDP_TRY_GOTO(apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);
     status = convert_shape(convert, single, err);
 err_free:

@@ -6,6 +6,7 @@
 
 #include "ckpt/commit.h"
 #include "ckpt/plan.h"
+#include "ckpt/rules.h"
 #include "ckpt/target.h"
 
 #define SAFETENSORS_END ".safetensors"
@@ -17,18 +18,10 @@ typedef struct {
     fsdp_dtype_t dtype;
 } wanted_t;
 
-/* What the source was before rules were applied, and which of its pieces lost
- * their checksums by that. */
-typedef struct {
-    catalog_t cat;
-    bool *lost;
-} convert_stage_t;
-
 typedef struct {
     const fsdp_ckpt_convert_config_t *config;
     const format_t *format;
-    convert_stage_t *stages; /* one for each set of rules */
-    size_t num_stages;
+    rules_stages_t stages;
     catalog_t src, dst;
     wanted_t *wanted; /* in the order of the source's writer */
     uint64_t num_wanted;
@@ -43,16 +36,6 @@ typedef struct {
 } convert_t;
 
 fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err);
-
-/* Give the open source the values that it lacks, then apply rules to it. */
-fsdp_status_t convert_apply_rules(convert_t *convert, fsdp_error_t *err);
-
-/* Compare the checksums that rules took from pieces.
- * @param bytes_p  How many bytes were read are added. */
-fsdp_status_t convert_check_rules(const convert_t *convert, uint64_t *bytes_p,
-                                  fsdp_error_t *err);
-
-void convert_free_rules(convert_t *convert);
 
 /* Choose and name the tensors of the open source: sets wanted. */
 fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err);

@@ -324,9 +324,14 @@ static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
     fsdp_ckpt_open_config_t open = FSDP_CKPT_OPEN_INIT;
 
     open.recipe = diff->config->recipe;
+    open.rules = diff->config->rules;
+    open.num_rules = diff->config->num_rules;
+    open.set = diff->config->set;
+    open.num_set = diff->config->num_set;
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
         FSDP_TRY(fsdp_ckpt_open_with(diff->paths[side], &open,
                                      &diff->ckpts[side], err));
+        open.num_rules = open.num_set = 0; /* of the first one only */
     }
     FSDP_TRY(diff_pair_tensors(diff, err));
     if (diff->config->metadata) {

@@ -166,6 +166,11 @@ typedef struct {
      * "shapes": [[12], …], "numels_with_padding": […], "is_padding_mask":
      * […]}, …}.  NULL: none. */
     const char *recipe;
+    /* Read through rules, as fsdp_ckpt_convert() does. */
+    const char *const *rules;
+    size_t num_rules;
+    const char *const *set;
+    size_t num_set;
 } fsdp_ckpt_open_config_t;
 
 #define FSDP_CKPT_OPEN_INIT                     \
@@ -492,6 +497,10 @@ typedef struct {
     bool metadata;   /* compare step and meta_json too, and values (which
                         are no tensors) even if only one side has any */
     fsdp_ckpt_engine_t engine;
+    const char *const *rules; /* of path_a, as in fsdp_ckpt_open_with() */
+    size_t num_rules;
+    const char *const *set;
+    size_t num_set;
 } fsdp_ckpt_diff_config_t;
 
 /* How one tensor differs. */

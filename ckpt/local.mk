@@ -21,7 +21,6 @@ libckptcore_la_SOURCES = \
 	ckpt/convert.c \
 	ckpt/convert.h \
 	ckpt/convert_choose.c \
-	ckpt/convert_rules.c \
 	ckpt/convert_shape.c \
 	ckpt/diff.c \
 	ckpt/diff.h \
@@ -73,6 +72,7 @@ libckptcore_la_SOURCES = \
 	ckpt/rules_moves.h \
 	ckpt/rules_name.c \
 	ckpt/rules_piece.c \
+	ckpt/rules_use.c \
 	ckpt/save.c \
 	ckpt/save_message.c \
 	ckpt/save_message.h \

@@ -7,11 +7,14 @@
 #include "ckpt/engine.h"
 #include "ckpt/format.h"
 #include "ckpt/read_check.h"
+#include "ckpt/rules.h"
 #include "lib/util/check.h"
 
 struct fsdp_ckpt {
     catalog_t cat;
     uint64_t bytes; /* of all tensors */
+    rules_stages_t stages;
+    bool rules_checked; /* what rules took checksums from */
     read_check_t check;
     decoders_t *decoders; /* from one read to the next; NULL: none needed */
 };
@@ -28,6 +31,10 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
                                   const fsdp_ckpt_open_config_t *config,
                                   fsdp_ckpt_t **ckpt_p, fsdp_error_t *err)
 {
+    const rules_use_t use = {.rules = config->rules,
+                             .num_rules = config->num_rules,
+                             .set = config->set,
+                             .num_set = config->num_set};
     fsdp_ckpt_t *ckpt = calloc(1, sizeof(*ckpt));
     fsdp_status_t status;
 
@@ -38,6 +45,9 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
     catalog_init(&ckpt->cat);
     ckpt->cat.recipe = config->recipe;
     status = format_open(path, &ckpt->cat, err);
+    if (status == FSDP_OK) {
+        status = rules_use(&use, &ckpt->cat, &ckpt->stages, err);
+    }
     if (status != FSDP_OK) {
         fsdp_ckpt_close(ckpt);
         return status;
@@ -59,6 +69,7 @@ void fsdp_ckpt_close(fsdp_ckpt_t *ckpt)
     if (ckpt != NULL) {
         read_check_free(&ckpt->check);
         decoders_destroy(ckpt->decoders);
+        rules_stages_free(&ckpt->stages);
         catalog_free(&ckpt->cat);
         free(ckpt);
     }
@@ -171,6 +182,11 @@ fsdp_status_t fsdp_ckpt_read(fsdp_ckpt_t *ckpt, const fsdp_ckpt_range_t *ranges,
     job.decoders = ckpt->decoders;
     if (engine != NULL) {
         job.options = *engine;
+    }
+    if (!ckpt->rules_checked) {
+        FSDP_TRY_GOTO(rules_check(&ckpt->stages, engine, &bytes, err),
+                      err_free);
+        ckpt->rules_checked = true;
     }
     FSDP_TRY_GOTO(
         read_check(&ckpt->check, &ckpt->cat, ranges, num, engine, &bytes, err),

@@ -133,10 +133,50 @@ fsdp_status_t rules_apply(const rules_t *rules, const catalog_t *from,
                           bool only_model, catalog_t *to, bool **lost_p,
                           fsdp_ckpt_note_f note, void *arg, fsdp_error_t *err);
 
-/* Read the pieces that lost their checksums, and compare those.
- * @param bytes_p  How many bytes were read are added. */
-fsdp_status_t rules_check(const catalog_t *from, const bool *lost,
+/* --- Several sets (rules_use.c) ------------------------------------------- */
+
+/* As in fsdp_ckpt_convert_config_t. */
+typedef struct {
+    const char *const *rules;
+    size_t num_rules;
+    const char *const *set;
+    size_t num_set;
+    bool only_model; /* leave out what is named as optimizer state */
+    fsdp_ckpt_note_f note;
+    void *note_arg;
+} rules_use_t;
+
+/* A source before rules were applied, and which of its pieces lost their
+ * checksums by that. */
+typedef struct {
+    catalog_t cat;
+    bool *lost;
+} rules_stage_t;
+
+typedef struct {
+    rules_stage_t *stages; /* one for each set of rules */
+    size_t num;
+} rules_stages_t; /* zeroed: none */
+
+/**
+ * Give a source the values that it lacks, then make it what rules make of it.
+ *
+ * @param stages  Zeroed; the caller frees it with rules_stages_free(), after
+ *                errors too.
+ */
+fsdp_status_t rules_use(const rules_use_t *use, catalog_t *cat,
+                        rules_stages_t *stages, fsdp_error_t *err);
+
+/**
+ * Read the pieces that lost their checksums, and compare those.
+ *
+ * @param engine   NULL: the defaults.
+ * @param bytes_p  How many bytes were read are added.
+ */
+fsdp_status_t rules_check(const rules_stages_t *stages,
                           const fsdp_ckpt_engine_t *engine, uint64_t *bytes_p,
                           fsdp_error_t *err);
+
+void rules_stages_free(rules_stages_t *stages);
 
 #endif

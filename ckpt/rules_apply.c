@@ -555,21 +555,3 @@ err_free:
     apply_free(&apply);
     return status;
 }
-
-fsdp_status_t rules_check(const catalog_t *from, const bool *lost,
-                          const fsdp_ckpt_engine_t *engine, uint64_t *bytes_p,
-                          fsdp_error_t *err)
-{
-    engine_result_t result = {0};
-    engine_job_t job = {.options = *engine};
-    fsdp_status_t status;
-    plan_t plan;
-
-    job.options.progress = NULL;
-    FSDP_TRY(plan_check(&plan, from, lost, err));
-    job.plan = &plan;
-    status = engine_run(&job, &result, err);
-    *bytes_p += result.bytes_read;
-    plan_free(&plan);
-    return status;
-}

@@ -171,6 +171,19 @@ test_expect_success 'one after the other, across formats' '
 	fsdp-diff four dcp-again
 '
 
+test_expect_success 'compared through rules, which keep an eye on checksums' '
+	fsdp-diff --rules gpt2-linear --rules torch four dcp &&
+	test_must_fail fsdp-diff --rules gpt2-linear four dcp >out &&
+	expect_code 0 fsdp-diff --rules gpt2-llmc four four.h5 &&
+	expect_code 0 fsdp-diff --rules reverse:gpt2-llmc \
+		--set vocab_size=8192 four.h5 four &&
+	cp -r four bad && ckpt_pieces bad model/transformer.h.1.attn.c_attn.bias \
+		>pieces && read -r _ _ file at <pieces &&
+	flip "$(find bad -name "$(basename "$file")")" $((at + 99)) &&
+	expect_code 2 fsdp-diff --rules gpt2-linear --rules torch bad dcp 2>err &&
+	grep checksum err && expect_code 2 fsdp-diff --rules none four dcp
+'
+
 # damaged SOURCE RULES TENSOR: an altered byte of it is found.
 damaged() {
 	rm -rf bad no.h5 && cp -r "$1" bad &&
