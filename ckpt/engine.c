@@ -638,7 +638,7 @@ static uint64_t take_decodes(run_t *run, const plan_copy_t **copies_p)
     run->next_decode = next;
     pthread_mutex_unlock(&run->lock);
 
-    *copies_p = plan->copies + first;
+    *copies_p = (next > first) ? &plan->copies[first] : NULL;
     return next - first;
 }
 
