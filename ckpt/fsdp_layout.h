@@ -22,6 +22,7 @@ extern "C" {
 
 #define FSDP_LAYOUT_ALIGN 64   /* elements */
 #define FSDP_LAYOUT_PART  1024 /* parts of a shard start at multiples of this */
+#define FSDP_MESH_MOST    (1u << 20) /* ranks */
 
 typedef enum {
     FSDP_STRATEGY_FULL = 0,    /* params, gradients and optimizer sharded */
@@ -46,7 +47,8 @@ typedef struct {
  *
  * @param shard  Only for hybrid; 0 elsewhere.
  *
- * @return FSDP_ERR_CONFIG if F does not divide W.
+ * @return FSDP_ERR_CONFIG if F does not divide W, or W is more than
+ *         FSDP_MESH_MOST.
  */
 FSDP_API fsdp_status_t fsdp_mesh_init(fsdp_mesh_t *mesh,
                                       fsdp_strategy_t strategy, uint32_t world,

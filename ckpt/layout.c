@@ -20,6 +20,11 @@ fsdp_status_t fsdp_mesh_init(fsdp_mesh_t *mesh, fsdp_strategy_t strategy,
     if (world == 0) {
         return fsdp_error_set(err, FSDP_ERR_CONFIG, "a world of 0 ranks");
     }
+    if (world > FSDP_MESH_MOST) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "a world of %u ranks: %u are the most", world,
+                              FSDP_MESH_MOST);
+    }
 
     if (strategy == FSDP_STRATEGY_FULL || strategy == FSDP_STRATEGY_GRAD_OP ||
         strategy == FSDP_STRATEGY_CHUNK) {

@@ -1050,7 +1050,7 @@ static fsdp_status_t parse(vm_t *vm, pickle_t **pickle_p, uint64_t *used_p)
 {
     fsdp_status_t status;
 
-    vm->tree = tree_new();
+    vm->tree = tree_new(vm->what);
     status = (vm->tree != NULL) ? push(vm, TREE_NONE) : no_memory(vm);
     if (status == FSDP_OK) {
         vm->stack.num = 0; /* the array is there from now on */

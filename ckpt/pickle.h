@@ -73,6 +73,17 @@ pickle_ref_t pickle_persid(const pickle_t *pickle, uint64_t i);
 /* Bytes of memory that it holds. */
 uint64_t pickle_memory(const pickle_t *pickle);
 
+/* What it was named in errors. */
+const char *pickle_what(const pickle_t *pickle);
+
+/**
+ * Count memory that is made of it: a pickle may refer to one value from many
+ * places, and to those from many again.
+ *
+ * @return false if all that was counted is more than its size explains.
+ */
+bool pickle_spend(const pickle_t *pickle, uint64_t bytes);
+
 /*
  * Looking.  None of them fails: the wrong kind is false, 0 or NULL.  Pointers
  * are borrowed until pickle_free().

@@ -40,7 +40,12 @@ static uint64_t take(pickle_t *tree, uint64_t num)
     return at;
 }
 
-pickle_t *tree_new(void)
+/* What readers may make of a pickle: each value has a name, and its text is
+ * longer than the value. */
+#define SPENT_LEAST (16u << 20)
+#define SPENT_TIMES 64
+
+pickle_t *tree_new(const char *what)
 {
     pickle_t *tree = calloc(1, sizeof(*tree));
 
@@ -52,7 +57,10 @@ pickle_t *tree_new(void)
     tree->words = calloc(tree->max, sizeof(*tree->words));
     tree->table = calloc(TABLE_MIN, sizeof(*tree->table));
     tree->table_size = TABLE_MIN;
-    if (tree->words == NULL || tree->table == NULL) {
+    tree->what = strdup(what);
+    tree->spent = calloc(1, sizeof(*tree->spent));
+    if (tree->words == NULL || tree->table == NULL || tree->what == NULL ||
+        tree->spent == NULL) {
         pickle_free(tree);
         return NULL;
     }
@@ -84,6 +92,8 @@ void pickle_free(pickle_t *pickle)
         free(pickle->words);
         free(pickle->table);
         free(pickle->persids);
+        free(pickle->what);
+        free(pickle->spent);
         free(pickle);
     }
 }
@@ -390,6 +400,19 @@ pickle_ref_t pickle_persid(const pickle_t *pickle, uint64_t i)
 uint64_t pickle_memory(const pickle_t *pickle)
 {
     return sizeof(*pickle) + pickle->max * sizeof(*pickle->words);
+}
+
+const char *pickle_what(const pickle_t *pickle)
+{
+    return pickle->what;
+}
+
+bool pickle_spend(const pickle_t *pickle, uint64_t bytes)
+{
+    uint64_t most = SPENT_LEAST + SPENT_TIMES * pickle_memory(pickle);
+
+    *pickle->spent += (bytes < most) ? bytes : most;
+    return *pickle->spent < most;
 }
 
 pickle_kind_t pickle_kind(const pickle_t *pickle, pickle_ref_t ref)

@@ -36,11 +36,14 @@ struct pickle {
 
     uint32_t *table; /* strings by their hash; 0: free */
     uint64_t table_size, table_num;
+
+    char *what;
+    uint64_t *spent; /* by readers, to whom the rest is constant */
 };
 
 /* All that make something return 0 without memory or room for it. */
 
-pickle_t *tree_new(void);
+pickle_t *tree_new(const char *what);
 pickle_ref_t tree_int(pickle_t *tree, int64_t value);
 pickle_ref_t tree_float(pickle_t *tree, double value);
 pickle_ref_t tree_text(pickle_t *tree, pickle_kind_t kind, const void *data,

@@ -11,6 +11,7 @@
 
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/map.h"
 #include "lib/util/select.h"
 
 /* --- Files ------------------------------------------------------------------------ */
@@ -245,42 +246,39 @@ static int by_base(const void *a, const void *b)
 }
 
 /* Number the groups of tensors without a unit after the units, in order of
- * first mention; mostly it is that of the tensor before. */
-static uint32_t number_group(const catalog_t *cat, member_t *members,
-                             uint64_t num, uint64_t *firsts, uint32_t *groups_p)
+ * first mention.  @return false without memory. */
+static bool number_group(const catalog_t *cat, map_t *groups, member_t *member)
 {
-    const char *base = members[num].base;
-    size_t size = group_size(base);
+    size_t size = group_size(member->base);
+    uint64_t group = groups->num;
 
-    for (uint32_t g = *groups_p; g > 0; g--) {
-        const char *other = members[firsts[g - 1]].base;
-
-        if (group_size(other) == size && strncmp(other, base, size) == 0) {
-            return cat->num_units + g - 1;
-        }
+    if (!map_get(groups, member->base, size, &group) &&
+        !map_put(groups, member->base, size, group)) {
+        return false;
     }
-
-    firsts[*groups_p] = num;
-    return cat->num_units + (*groups_p)++;
+    member->group = cat->num_units + (uint32_t)group;
+    return true;
 }
 
-/* @param firsts  Room for a number for each tensor. */
-static void number_members(const catalog_t *cat, member_t *members,
-                           uint64_t *firsts)
+/* @return false without memory. */
+static bool number_members(const catalog_t *cat, member_t *members)
 {
-    uint32_t groups = 0;
+    map_t groups = {0};
+    bool done = true;
 
-    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+    for (uint64_t t = 0; t < cat->num_tensors && done; t++) {
         const catalog_tensor_t *tensor = &cat->tensors[t];
 
         members[t] = (member_t){.base = select_base(tensor->name),
+                                .group = tensor->unit,
                                 .tensor = t,
                                 .numel = tensor->numel,
                                 .order = tensor->order};
-        members[t].group = (tensor->unit != CATALOG_NONE)
-                               ? tensor->unit
-                               : number_group(cat, members, t, firsts, &groups);
+        done = tensor->unit != CATALOG_NONE ||
+               number_group(cat, &groups, &members[t]);
     }
+    map_free(&groups);
+    return done;
 }
 
 /* Give tensors of other kinds the place of the first one: kind 0 is laid out,
@@ -365,13 +363,13 @@ fsdp_status_t target_shard(catalog_t *cat, uint32_t files, fsdp_error_t *err)
     uint64_t *starts = calloc(num + 1, sizeof(*starts));
     fsdp_status_t status = FSDP_OK;
 
-    if (members == NULL || numels == NULL || starts == NULL) {
+    if (members == NULL || numels == NULL || starts == NULL ||
+        !number_members(cat, members)) {
         status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
                                 "no memory for the layout of units");
         goto err_free;
     }
 
-    number_members(cat, members, starts);
     number_kinds(members, num);
     for (uint64_t first = 0; first < num; first = end) {
         for (end = first + 1; end < num; end++) {

@@ -17,14 +17,14 @@
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 
-/* Of one value, one name, one integer, and of values visited: a pickle may
- * refer to one value from many places, and from within itself. */
+/* Of one value, one name and one integer; a pickle may refer to a value from
+ * within itself. */
 enum {
     MAX_TEXT = 16 << 20,
     MAX_NAME = 64 << 10,
     MAX_LONG = 1 << 10,
     MAX_DEPTH = 100,
-    MAX_STEPS = 8 << 20
+    STEP = 256 /* bytes that a name takes, beside itself */
 };
 
 typedef struct {
@@ -38,7 +38,6 @@ typedef struct {
     buffer_t text, name; /* what is written; the name of where it is */
     size_t prefix;       /* of the name, which has its dot */
     json_t *nesting;     /* NULL: nobody asks */
-    uint64_t steps;
     torch_found_f tensor, value;
     void *arg;
     fsdp_error_t *err;
@@ -48,9 +47,16 @@ static fsdp_status_t too_large(const walk_t *walk)
 {
     errno = 0;
     return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
-                          "%s: a value of its pickle is too deep or too large "
-                          "to be shown",
-                          walk->what);
+                          "%s: %s: a value of its pickle is too deep or too "
+                          "large to be shown",
+                          pickle_what(walk->pickle),
+                          (walk->what[0] != '\0') ? walk->what : "all of it");
+}
+
+/* Whether one more value is looked at, in so many containers. */
+static bool may_look(const walk_t *walk, unsigned depth, uint64_t bytes)
+{
+    return depth <= MAX_DEPTH && pickle_spend(walk->pickle, bytes);
 }
 
 static fsdp_status_t add(walk_t *walk, buffer_t *out, const char *data,
@@ -593,7 +599,7 @@ static fsdp_status_t put_value(walk_t *walk, pickle_ref_t ref, unsigned depth)
     double value;
     size_t size;
 
-    if (depth > MAX_DEPTH || ++walk->steps > MAX_STEPS) {
+    if (!may_look(walk, depth, 1)) {
         return too_large(walk);
     }
 
@@ -652,6 +658,9 @@ fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
     if (status == FSDP_OK) {
         status = put_value(&walk, ref, 0);
     }
+    if (status == FSDP_OK && !pickle_spend(pickle, walk.text.used)) {
+        status = too_large(&walk);
+    }
     free(walk.name.data);
     if (status != FSDP_OK) {
         free(walk.text.data);
@@ -673,7 +682,7 @@ static bool is_split(walk_t *walk, pickle_ref_t list, unsigned depth)
     for (uint64_t i = 0; i < num && depth < MAX_DEPTH; i++) {
         pickle_ref_t item = pickle_item(pickle, list, i);
 
-        if (++walk->steps > MAX_STEPS) {
+        if (!may_look(walk, depth, 1)) {
             return false;
         }
         if (pickle_as_dict(pickle, item) != 0 || is_any_tensor(pickle, item) ||
@@ -826,7 +835,7 @@ static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
     pickle_ref_t dict = pickle_as_dict(pickle, ref);
     bool is_dict = dict != 0 && (pickle_count(pickle, dict) > 0 || depth == 0);
 
-    if (depth > MAX_DEPTH || ++walk->steps > MAX_STEPS) {
+    if (!may_look(walk, depth, STEP + walk->name.used)) {
         return too_large(walk);
     }
 

@@ -98,6 +98,7 @@ fsdp_status_t hdf5_path_make(const catalog_t *cat, const char *name,
 {
     size_t length = strlen(name);
     char *prefix, *part, *path, *out;
+    unsigned depth = 0;
 
     if (length == 0 || length > HDF5_NAME_MAX || !hdf5_name_is_utf8(name)) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
@@ -127,10 +128,11 @@ fsdp_status_t hdf5_path_make(const catalog_t *cat, const char *name,
             break;
         }
         *part = '\0';
-        if (is_there(cat, prefix, where)) {
+        if (depth == HDF5_DEPTH_MAX || is_there(cat, prefix, where)) {
             out = put_escape(out, '/');
         } else {
             *out++ = '/';
+            depth++;
         }
         *part = '/';
     }

@@ -379,11 +379,29 @@ static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link)
     return status;
 }
 
-/* Called for every link below the root; each group is entered once. */
+static unsigned depth_of(const char *link)
+{
+    unsigned depth = 0;
+
+    for (; *link != '\0'; link++) {
+        depth += *link == '/';
+    }
+
+    return depth;
+}
+
+/* Called for every link below the root; each group is entered once.  HDF5
+ * calls itself for a group in a group, and follows each path from the root. */
 static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
                     void *arg)
 {
     walk_t *walk = arg;
+
+    if (depth_of(link) > HDF5_DEPTH_MAX) {
+        walk->status = refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                              "lies too deep: in %d groups", HDF5_DEPTH_MAX);
+        return 1;
+    }
 
     switch (info->type) {
     case H5L_TYPE_HARD:
