@@ -33,7 +33,7 @@ test_expect_success 'ours, with optimizer state, units and tied names' '
 '
 
 test_expect_success 'written by us for others' '
-	for form in dcp safetensors hdf5-file; do
+	for form in dcp safetensors hdf5-file torch; do
 		fsdp-convert -q --to $form ours our-$form &&
 		damage $form our-$form || return 1
 	done

@@ -12,6 +12,7 @@ test_have_prereq SANITIZED && most=unlimited
 refused() {
 	want=$1 pattern=$2
 	shift 2
+	# shellcheck disable=SC3045 # all shells that are used have it
 	(ulimit -v "$most" && expect_code "$want" run_timeout 20 "$@") 2>err >out
 	rc=$?
 	cat out err
