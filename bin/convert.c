@@ -55,9 +55,9 @@ enum {
     "\vThe target appears under its name when it is complete and on disk; "   \
     "what was there before is never touched.\n\n"                             \
     "Exit status is 0 if all went well, 64 on wrong usage, 65 if the source " \
-    "is missing or damaged, 74 if the target exists or cannot be written, "   \
-    "78 if the strategy does not fit the number of ranks, 2 on other "        \
-    "trouble."
+    "is missing or damaged, 69 if another rank is gone, 74 if the target "    \
+    "exists or cannot be written, 78 if the strategy does not fit the "       \
+    "number of ranks, 2 on other trouble."
 
 static const char *const docs[] = {
     [CONVERT_ANY] =
@@ -301,7 +301,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 /* clang-format off */
 #define GROUP(_options) {_options, parse_option, 0, 0, 0, 0, 0}
 #define CHILD(_group) {&(_group), 0, 0, 0}
-#define COMMON {&tool_argp, 0, "Common options:", TOOL_GROUP}
+#define COMMON                                       \
+    {&tool_argp, 0, "Common options:", TOOL_GROUP},  \
+    {&tool_ranks_argp, 0, "Ranks:", TOOL_GROUP + 1}
+#define NUM_COMMON 2
 
 static const struct argp group_to = GROUP(options_to);
 static const struct argp group_mesh = GROUP(options_mesh);
@@ -311,7 +314,7 @@ static const struct argp group_model = GROUP(options_model);
 static const struct argp group_all = GROUP(options_all);
 static const struct argp group_names = GROUP(options_names);
 
-/* The common options are the first child of each. */
+/* The common options are the first children of each. */
 static const struct argp_child children_any[] = {
     COMMON, CHILD(group_to), CHILD(group_mesh), CHILD(group_layout),
     CHILD(group_size), CHILD(group_model), CHILD(group_names), {0}
@@ -362,8 +365,11 @@ static error_t parse_argument(int key, char *text, struct argp_state *state)
 
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = &set->tool;
-        for (size_t i = 1; children[set->preset][i].argp != NULL; i++) {
+        for (size_t i = 0; i < NUM_COMMON; i++) {
+            state->child_inputs[i] = &set->tool;
+        }
+        for (size_t i = NUM_COMMON; children[set->preset][i].argp != NULL;
+             i++) {
             state->child_inputs[i] = set;
         }
         return 0;
@@ -516,6 +522,7 @@ static void print_json(const settings_t *set,
                  json_integer((json_int_t)result->bytes_needed));
     cli_json_set(all, "bytes_free",
                  json_integer((json_int_t)result->bytes_free));
+    cli_json_set(all, "ranks", json_integer((json_int_t)set->tool.launch.size));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
     if (set->rules.num > 0 || json_array_size(set->notes) > 0) {
         cli_json_set(all, "notes", json_incref(set->notes));
@@ -568,6 +575,9 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
            (result->files == 1) ? "" : "s");
     if (!convert->dry_run) {
         printf(", %.2f s (%s)", result->seconds, rate);
+        if (set->tool.launch.size > 1) {
+            printf(" by %" PRIu32 " ranks", set->tool.launch.size);
+        }
     }
     putchar('\n');
     if (set->verbose || convert->dry_run) {
@@ -612,6 +622,10 @@ static void prepare(settings_t *set)
     if (set->preset == CONVERT_CONSOLIDATE) {
         convert->only_model = !set->all;
     }
+    convert->rank = set->tool.launch.rank;
+    convert->world = set->tool.launch.size;
+    convert->job_id = set->tool.launch.id;
+    convert->deadline = set->tool.deadline;
 }
 
 /* Only HDF5 keeps what a source has beside its tensors and values; how its
@@ -677,11 +691,19 @@ static int convert(settings_t *set)
     fsdp_error_t err;
 
     prepare(set);
+    if (set->convert.dry_run && set->convert.rank > 0) {
+        return FSDP_EXIT_DONE;
+    }
+
     open.recipe = set->convert.recipe;
     status = fsdp_ckpt_open_with(set->source, &open, &source, &err);
     if (status == FSDP_OK) {
         fsdp_ckpt_get_info(source, &info);
         status = run(set, &info, &err);
+    } else if (set->convert.world > 1) {
+        /* It fails in the same way, and tells the other ranks. */
+        set->convert.target = set->target;
+        status = fsdp_ckpt_convert(&set->convert, NULL, &err);
     }
     fsdp_ckpt_close(source);
 
@@ -705,7 +727,7 @@ int convert_main(const char *program, convert_preset_t preset, int argc,
                       .notes = json_array()};
     int code;
 
-    cli_parse(program, &argp, argc, argv, &set);
+    tool_parse_ranks(&set.tool, program, &argp, argc, argv, &set);
     code = convert(&set);
     free(set.include.items);
     free(set.exclude.items);

@@ -26,7 +26,9 @@ libtools_la_SOURCES = \
 	bin/tool.c \
 	bin/tool.h \
 	bin/view.c \
-	bin/view.h
+	bin/view.h \
+	lib/job/launch.c \
+	lib/job/launch.h
 # End of libtools_la_SOURCES
 
 libtools_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

@@ -12,7 +12,9 @@
 #define JOBS_MOST 1024
 #define MEM_LEAST (1u << 20)
 
-enum { OPTION_JSON = 0x1000, OPTION_MAX_MEM };
+#define DEADLINE_MOST 1e6
+
+enum { OPTION_JSON = 0x1000, OPTION_MAX_MEM, OPTION_ALONE, OPTION_DEADLINE };
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -67,6 +69,69 @@ void tool_parse_only(const struct argp_state *state, const char *text,
     if (!*model_p && !*optim_p) {
         argp_error(state, "the kind must be model or optim, not '%s'", text);
     }
+}
+
+/* --- Ranks ---------------------------------------------------------------- */
+
+/* clang-format off */
+static const struct argp_option options_ranks[] = {
+    {"alone", OPTION_ALONE, 0, 0,
+     "Do all the work here, whatever srun or mpirun have started", TOOL_GROUP},
+    {"deadline", OPTION_DEADLINE, "SECONDS", 0,
+     "Give up when another rank has shown no life for SECONDS (default 600)",
+     0},
+    {0}
+};
+/* clang-format on */
+
+static error_t parse_ranks(int key, char *text, struct argp_state *state)
+{
+    tool_t *tool = state->input;
+
+    switch (key) {
+    case OPTION_ALONE:
+        tool->alone = true;
+        return 0;
+    case OPTION_DEADLINE:
+        tool->deadline =
+            cli_parse_double(state, "the deadline", text, 5, DEADLINE_MOST);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp tool_ranks_argp = {options_ranks, parse_ranks, 0, 0, 0, 0, 0};
+
+void tool_parse_ranks(tool_t *tool, const char *program,
+                      const struct argp *argp, int argc, char **argv,
+                      void *settings)
+{
+    FILE *out = stdout, *errors = stderr, *nowhere = NULL;
+    fsdp_error_t err;
+    fsdp_status_t status = launch_place(false, &tool->launch, &err);
+
+    /* Help and usage are said once. */
+    if (status == FSDP_OK && tool->launch.rank > 0) {
+        nowhere = fopen("/dev/null", "w");
+    }
+    if (nowhere != NULL) {
+        stdout = stderr = nowhere;
+    }
+    cli_parse(program, argp, argc, argv, settings);
+    if (nowhere != NULL) {
+        stdout = out;
+        stderr = errors;
+        fclose(nowhere);
+    }
+
+    if (tool->alone) {
+        status = launch_place(true, &tool->launch, &err);
+    }
+    if (status != FSDP_OK) {
+        exit(cli_fail(&err));
+    }
+    tool->quiet = tool->quiet || tool->launch.rank > 0;
 }
 
 void tool_begin(tool_t *tool, const char *what)
@@ -124,8 +189,25 @@ char *tool_rate(uint64_t bytes, double seconds)
     return cli_printf("%s/s", size);
 }
 
+/* What is wrong with the command all ranks find out, and what one has told the
+ * others the first one says; unless that is what is lost. */
+static bool is_known(const tool_t *tool, const fsdp_error_t *err)
+{
+    return (err->rank >= 0) ? err->status != FSDP_ERR_PEER_LOST ||
+                                  (uint32_t)err->rank != tool->launch.rank
+                            : err->status == FSDP_ERR_CONFIG ||
+                                  err->status == FSDP_ERR_INVALID_PARAM ||
+                                  err->status == FSDP_ERR_UNSUPPORTED;
+}
+
 int tool_fail(const tool_t *tool, const fsdp_error_t *err)
 {
+    if (tool->launch.rank > 0) {
+        if (!is_known(tool, err)) {
+            cli_message("rank %" PRIu32 ": %s", tool->launch.rank, err->text);
+        }
+        return (int)fsdp_status_exit(err->status);
+    }
     if (tool->json) {
         json_t *all = json_object();
 

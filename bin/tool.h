@@ -10,17 +10,30 @@
 
 #include "bin/cli.h"
 #include "ckpt/fsdp_ckpt.h"
+#include "lib/job/launch.h"
 
 typedef struct {
     bool json;
-    bool quiet;
+    bool quiet; /* also on all ranks but the first */
     fsdp_ckpt_engine_t engine;
+    launch_t launch; /* which of several ranks this one is */
+    bool alone;
+    double deadline; /* 0: the default */
 } tool_t;
 
 /* Options --jobs, --max-mem, --json and --quiet, to be a child of the
  * program's parser, which gives it a tool_t in ARGP_KEY_INIT. */
 extern const struct argp tool_argp;
 extern const struct argp_child tool_children[]; /* that child alone */
+
+/* Options --alone and --deadline of programs that divide their work among
+ * ranks; the same. */
+extern const struct argp tool_ranks_argp;
+
+/* Parse the command line of such a program, and find out which rank it is. */
+void tool_parse_ranks(tool_t *tool, const char *program,
+                      const struct argp *argp, int argc, char **argv,
+                      void *settings);
 
 /* Groups of options in --help: those of the program come before. */
 enum { TOOL_GROUP = 1 };
@@ -42,7 +55,8 @@ char *tool_summary(const fsdp_ckpt_info_t *info);
 /* Bytes a second as "1.25 GiB/s", "-" in no time. */
 char *tool_rate(uint64_t bytes, double seconds);
 
-/* An error's text and exit code, as JSON if the user wants that. */
+/* An error's text and exit code, as JSON if the user wants that.  What all
+ * ranks know is said by the first. */
 int tool_fail(const tool_t *tool, const fsdp_error_t *err);
 
 #endif

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "config.h"
 
-#include "ckpt/commit.h"
+#include "ckpt/commit_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,23 +19,14 @@
 #include "lib/util/io.h"
 
 #define DEADLINE    600.0
-#define GRACE       10.0 /* seconds that rank 0 waits for the others to have read */
+#define QUICK       2.0  /* seconds that are left when a signal came */
+#define PATIENCE    30.0 /* seconds to keep back an error until all know it */
 #define MESSAGE_MAX (1u << 30)
 #define RESERVE     4096 /* a message that must get through without space */
 
-struct commit {
-    char *target, *parent, *name; /* parent/name is target */
-    char *tmp;                    /* what is built */
-    char *ranks;                  /* messages; NULL: alone */
-    bool is_dir, replace;
-    uint32_t rank, world;
-    double deadline;
-    bool published;
-};
-
 /* --- Helpers ------------------------------------------------------------------------ */
 
-static double now(void)
+double commit_now(void)
 {
     struct timespec ts;
 
@@ -43,8 +34,7 @@ static double now(void)
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-/* Wait a little, then longer: 1 to 50 ms. */
-static void pause_between(unsigned *round)
+void commit_pause(unsigned *round)
 {
     long ms = (*round < 6) ? 1L << *round : 50;
     struct timespec ts = {.tv_nsec = ms * 1000000};
@@ -80,7 +70,7 @@ static void remove_tree(const char *path)
 
 /* Opening a directory makes a network file system ask the server for it, so
  * that a new entry is seen at once and not when a cache has grown old. */
-static void refresh(const char *dir)
+void commit_refresh(const char *dir)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -89,7 +79,7 @@ static void refresh(const char *dir)
     }
 }
 
-static bool exists(const char *path)
+bool commit_exists(const char *path)
 {
     struct stat st;
 
@@ -146,11 +136,23 @@ fsdp_status_t commit_preflight(const char *dir, uint64_t bytes, uint64_t files,
 static int format_failure(const commit_t *commit, fsdp_status_t status,
                           const fsdp_error_t *err, char *text, size_t size)
 {
-    return snprintf(text, size, "%d %d %d\n%s", (int)status,
+    char who[100], from[120] = "";
+
+    /* An error that rank 0 shows for another; one that is about others names
+     * them already. */
+    if (commit->meet && commit->rank != 0 && status != FSDP_ERR_PEER_LOST) {
+        commit_rank_text(commit, commit->rank, who, sizeof(who));
+        snprintf(from, sizeof(from), "rank %s: ", who);
+    }
+    if (commit->meet && status == FSDP_ERR_CANCELLED) {
+        status = FSDP_ERR_SIGNALLED; /* to the others it is no wish */
+    }
+
+    return snprintf(text, size, "%d %d %d\n%s%s", (int)status,
                     (err != NULL) ? err->sys_errno : 0,
                     (err != NULL && err->rank >= 0) ? err->rank
                                                     : (int)commit->rank,
-                    (err != NULL) ? err->text : "");
+                    from, (err != NULL) ? err->text : "");
 }
 
 static void post_failure(commit_t *commit, fsdp_status_t status,
@@ -162,7 +164,8 @@ static void post_failure(commit_t *commit, fsdp_status_t status,
     char text[RESERVE] = {0};
     int fd, size = format_failure(commit, status, err, text, sizeof(text));
 
-    if (mine == NULL || failed == NULL || reserve == NULL || exists(failed)) {
+    if (mine == NULL || failed == NULL || reserve == NULL ||
+        commit_exists(failed)) {
         goto err_free;
     }
 
@@ -199,8 +202,7 @@ static fsdp_status_t parse_failure(const char *text, fsdp_error_t *err)
     return (fsdp_status_t)status;
 }
 
-/* Has another rank failed?  @return its status, FSDP_OK if none has. */
-static fsdp_status_t look_for_failure(commit_t *commit, fsdp_error_t *err)
+fsdp_status_t commit_look_for_failure(commit_t *commit, fsdp_error_t *err)
 {
     static const char *const names[] = {"failed", "reserve"};
     fsdp_status_t status = FSDP_OK;
@@ -229,6 +231,8 @@ static void commit_free(commit_t *commit)
     free(commit->name);
     free(commit->tmp);
     free(commit->ranks);
+    free(commit->peers);
+    free(commit->welcome);
     free(commit);
 }
 
@@ -288,6 +292,18 @@ static fsdp_status_t make_dir(const char *path, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+/* All messages at once: a rank that is late must not put another one among
+ * them. */
+static void remove_ranks(const commit_t *commit)
+{
+    char *old = io_path("%s.old", commit->ranks);
+
+    if (old != NULL && rename(commit->ranks, old) == 0) {
+        remove_tree(old);
+    }
+    free(old);
+}
+
 /* The messages' directory appears last, with the reserve in it: it is the sign
  * that all is ready. */
 static fsdp_status_t make_ranks(const commit_t *commit, fsdp_error_t *err)
@@ -321,14 +337,20 @@ static fsdp_status_t begin_first(commit_t *commit,
 {
     fsdp_status_t status;
 
-    if (exists(commit->target) && !config->replace) {
+    if (commit_exists(commit->target) && !config->replace) {
         return fsdp_error_set(err, FSDP_ERR_EXISTS,
                               "%s: is there already; it is not replaced",
                               commit->target);
     }
     FSDP_TRY(commit_preflight(commit->parent, config->bytes, config->files,
                               NULL, err));
-    if (exists(commit->tmp)) {
+    if (config->meet) {
+        /* What a run with the same identifier left behind when it died: no
+         * other one has it, and our own ranks wait for a welcome. */
+        remove_ranks(commit);
+        remove_tree(commit->tmp);
+    }
+    if (commit_exists(commit->tmp)) {
         return fsdp_error_set(err, FSDP_ERR_EXISTS,
                               "%s: is there already; another run with the same "
                               "identifier is writing, or left it behind",
@@ -354,30 +376,33 @@ static fsdp_status_t begin_other(commit_t *commit,
                                  const commit_config_t *config,
                                  fsdp_error_t *err)
 {
-    double end = now() + commit->deadline, look = now() + 2;
+    double end = commit_now() + commit->deadline, look = commit_now() + 2;
     unsigned round = 0;
 
-    for (refresh(commit->parent); !exists(commit->ranks);
-         refresh(commit->parent)) {
-        if (now() > look && exists(commit->parent)) {
+    for (commit_refresh(commit->parent); !commit_exists(commit->ranks);
+         commit_refresh(commit->parent)) {
+        if (commit_now() > look && commit_exists(commit->parent)) {
             FSDP_TRY(commit_preflight(commit->parent, config->bytes,
                                       config->files, NULL, err));
-            look = now() + 2;
+            look = commit_now() + 2;
         }
-        if (now() > end) {
+        if (commit->go_on != NULL && !commit->go_on(commit->arg)) {
+            return fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
+        }
+        if (commit_now() > end) {
             return fsdp_error_set(err, FSDP_ERR_PEER_LOST,
                                   "%s: rank 0 has not begun to write it within "
                                   "%.0f s",
                                   commit->target, commit->deadline);
         }
-        pause_between(&round);
+        commit_pause(&round);
     }
 
     return FSDP_OK;
 }
 
-fsdp_status_t commit_begin(const commit_config_t *config, commit_t **commit_p,
-                           fsdp_error_t *err)
+static fsdp_status_t commit_new(const commit_config_t *config,
+                                commit_t **commit_p, fsdp_error_t *err)
 {
     commit_t *commit = calloc(1, sizeof(*commit));
     fsdp_status_t status;
@@ -391,14 +416,71 @@ fsdp_status_t commit_begin(const commit_config_t *config, commit_t **commit_p,
     commit->rank = config->rank;
     commit->world = config->world;
     commit->deadline = (config->deadline > 0) ? config->deadline : DEADLINE;
+    commit->meet = config->meet;
+    commit->go_on = config->go_on;
+    commit->arg = config->arg;
     status = split_target(commit, config, err);
-    if (status == FSDP_OK) {
-        status = (config->rank == 0) ? begin_first(commit, config, err)
-                                     : begin_other(commit, config, err);
-    }
     if (status != FSDP_OK) {
         commit_free(commit);
         return status;
+    }
+
+    *commit_p = commit;
+    return FSDP_OK;
+}
+
+fsdp_status_t commit_tell(const commit_config_t *config, fsdp_status_t status,
+                          fsdp_error_t *err)
+{
+    fsdp_status_t ready;
+    commit_t *commit;
+    double patience;
+
+    if (config->world == 1 || commit_new(config, &commit, NULL) != FSDP_OK) {
+        return status;
+    }
+
+    patience = commit->deadline;
+    if (config->rank == 0) {
+        patience = (patience < PATIENCE) ? patience : PATIENCE;
+        remove_ranks(commit);
+        ready = make_ranks(commit, NULL);
+    } else {
+        ready = commit_exists(commit->parent)
+                    ? begin_other(commit, config, NULL)
+                    : FSDP_ERR_NOT_FOUND;
+    }
+    if (ready == FSDP_OK) {
+        (void)commit_meet(commit, patience, NULL);
+        if (config->rank == 0 || commit->peers != NULL) {
+            return commit_end(commit, status, err);
+        }
+    }
+
+    commit_free(commit);
+    return status;
+}
+
+fsdp_status_t commit_begin(const commit_config_t *config, commit_t **commit_p,
+                           fsdp_error_t *err)
+{
+    bool meet = config->meet && config->world > 1;
+    fsdp_status_t status;
+    commit_t *commit;
+
+    FSDP_TRY(commit_new(config, &commit, err));
+    status = (config->rank == 0) ? begin_first(commit, config, err)
+                                 : begin_other(commit, config, err);
+    if (status != FSDP_OK) {
+        commit_free(commit);
+        return (meet && config->rank == 0) ? commit_tell(config, status, err)
+                                           : status;
+    }
+    if (meet) {
+        status = commit_meet(commit, commit->deadline, err);
+        if (status != FSDP_OK) {
+            return commit_end(commit, status, err);
+        }
     }
 
     *commit_p = commit;
@@ -412,7 +494,7 @@ const char *commit_path(const commit_t *commit)
 
 /* --- Messages ------------------------------------------------------------------------------ */
 
-static char *message_path(const commit_t *commit, const char *topic,
+char *commit_message_path(const commit_t *commit, const char *topic,
                           uint32_t number)
 {
     return io_path("%s/%s-%05u", commit->ranks, topic, number);
@@ -421,7 +503,7 @@ static char *message_path(const commit_t *commit, const char *topic,
 fsdp_status_t commit_post(commit_t *commit, const char *topic, uint32_t number,
                           const void *data, size_t size, fsdp_error_t *err)
 {
-    char *path = message_path(commit, topic, number);
+    char *path = commit_message_path(commit, topic, number);
     char *building = io_path("%s.%u", path, commit->rank);
     fsdp_status_t status;
     int fd;
@@ -452,12 +534,12 @@ err_free:
 }
 
 /* Names the missing ranks: "ranks 3, 5 and 12 more". */
-static fsdp_status_t missing(const commit_t *commit, const char *topic,
+fsdp_status_t commit_missing(const commit_t *commit, const char *topic,
                              uint32_t first, uint32_t num,
                              const uint32_t *rank_of, char *const *texts,
                              fsdp_error_t *err)
 {
-    char list[200] = "";
+    char list[300] = "", who[100];
     size_t used = 0;
     uint32_t more = 0;
 
@@ -471,8 +553,9 @@ static fsdp_status_t missing(const commit_t *commit, const char *topic,
             more++;
             continue;
         }
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%u",
-                                 (used > 0) ? ", " : "", rank);
+        commit_rank_text(commit, rank, who, sizeof(who));
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s",
+                                 (used > 0) ? ", " : "", who);
     }
     if (more > 0) {
         snprintf(list + used, sizeof(list) - used, " and %u more", more);
@@ -485,15 +568,14 @@ static fsdp_status_t missing(const commit_t *commit, const char *topic,
                           commit->target, list, commit->deadline, topic);
 }
 
-/* Read those of the messages that are there.  @return how many are missing. */
-static fsdp_status_t receive(commit_t *commit, const char *topic,
+fsdp_status_t commit_receive(commit_t *commit, const char *topic,
                              uint32_t first, uint32_t num, char **texts,
                              size_t *sizes, uint32_t *missing_p,
                              fsdp_error_t *err)
 {
     uint32_t left = 0;
 
-    refresh(commit->ranks);
+    commit_refresh(commit->ranks);
     for (uint32_t i = 0; i < num; i++) {
         fsdp_status_t status;
         char *path;
@@ -501,13 +583,13 @@ static fsdp_status_t receive(commit_t *commit, const char *topic,
         if (texts[i] != NULL) {
             continue;
         }
-        path = message_path(commit, topic, first + i);
+        path = commit_message_path(commit, topic, first + i);
         if (path == NULL) {
             return no_memory(commit->target, err);
         }
-        status = exists(path) ? io_read_file(path, MESSAGE_MAX, &texts[i],
-                                             &sizes[i], err)
-                              : FSDP_ERR_NOT_FOUND;
+        status = commit_exists(path) ? io_read_file(path, MESSAGE_MAX,
+                                                    &texts[i], &sizes[i], err)
+                                     : FSDP_ERR_NOT_FOUND;
         free(path);
         if (status != FSDP_OK && status != FSDP_ERR_NOT_FOUND) {
             return status;
@@ -519,13 +601,37 @@ static fsdp_status_t receive(commit_t *commit, const char *topic,
     return FSDP_OK;
 }
 
+/* Is one of those who have not sent their message lost?  @a look_p: when to
+ * look again at what they show of themselves. */
+static bool any_lost(commit_t *commit, uint32_t first, uint32_t num,
+                     const uint32_t *rank_of, char *const *texts, double end,
+                     double *look_p)
+{
+    bool lost = false;
+
+    if (commit->peers == NULL) {
+        return commit_now() > end;
+    }
+    if (commit_now() < *look_p) {
+        return false;
+    }
+
+    *look_p = commit_now() + 1;
+    for (uint32_t i = 0; i < num && !lost; i++) {
+        lost = texts[i] == NULL &&
+               commit_is_silent(commit,
+                                (rank_of != NULL) ? rank_of[i] : first + i);
+    }
+    return lost;
+}
+
 fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
                           uint32_t num, const uint32_t *rank_of, char **data_p,
                           size_t *size_p, fsdp_error_t *err)
 {
     char **texts = calloc((size_t)num + 1, sizeof(*texts));
     size_t *sizes = calloc((size_t)num + 1, sizeof(*sizes));
-    double end = now() + commit->deadline;
+    double end = commit_now() + commit->deadline, look = 0;
     fsdp_status_t status;
     unsigned round = 0;
     uint32_t left;
@@ -535,19 +641,23 @@ fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
         goto err_free;
     }
 
+    for (uint32_t i = 0; i < num; i++) {
+        commit_expect(commit, (rank_of != NULL) ? rank_of[i] : first + i);
+    }
     for (;;) {
         FSDP_TRY_GOTO(
-            receive(commit, topic, first, num, texts, sizes, &left, err),
+            commit_receive(commit, topic, first, num, texts, sizes, &left, err),
             err_free);
         if (left == 0) {
             break;
         }
-        FSDP_TRY_GOTO(look_for_failure(commit, err), err_free);
-        if (now() > end) {
-            status = missing(commit, topic, first, num, rank_of, texts, err);
+        FSDP_TRY_GOTO(commit_poll(commit, err), err_free);
+        if (any_lost(commit, first, num, rank_of, texts, end, &look)) {
+            status =
+                commit_missing(commit, topic, first, num, rank_of, texts, err);
             goto err_free;
         }
-        pause_between(&round);
+        commit_pause(&round);
     }
 
     if (data_p != NULL) {
@@ -606,7 +716,7 @@ static fsdp_status_t appear(commit_t *commit, fsdp_error_t *err)
 {
     if (commit->is_dir) {
         FSDP_TRY(io_fsync_dir(commit->tmp, err));
-        if (exists(commit->target)) {
+        if (commit_exists(commit->target)) {
             if (!commit->replace) {
                 return fsdp_error_set(err, FSDP_ERR_EXISTS,
                                       "%s: has appeared meanwhile; it is not "
@@ -637,7 +747,7 @@ fsdp_status_t commit_publish(commit_t *commit, bool latest, fsdp_error_t *err)
     char *path, *line;
 
     if (commit->ranks != NULL) {
-        FSDP_TRY(look_for_failure(commit, err));
+        FSDP_TRY(commit_look_for_failure(commit, err));
     }
     FSDP_TRY(appear(commit, err));
     commit->published = true;
@@ -658,37 +768,47 @@ fsdp_status_t commit_publish(commit_t *commit, bool latest, fsdp_error_t *err)
                : FSDP_OK;
 }
 
+/* Rank 0 takes the messages away when it has waited long enough. */
+static bool has_given_up(const commit_t *commit, const char *published)
+{
+    return !commit_exists(commit->ranks) && !commit_exists(published) &&
+           (commit_exists(commit->tmp) || !commit_exists(commit->target));
+}
+
 fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
 {
-    double end = now() + commit->deadline;
+    double end = commit_now() + commit->deadline, look = 0;
     unsigned round = 0;
-    char *path = message_path(commit, "published", 0);
+    char *path = commit_message_path(commit, "published", 0);
+    char *none = NULL, who[100];
     fsdp_status_t status = FSDP_OK;
 
     if (path == NULL) {
         return no_memory(commit->target, err);
     }
 
-    for (refresh(commit->ranks); status == FSDP_OK && !exists(path);
-         refresh(commit->ranks)) {
-        status = look_for_failure(commit, err);
-        /* Rank 0 takes the messages away when it has waited long enough. */
-        if (status == FSDP_OK && !exists(commit->ranks)) {
-            if (!exists(path) &&
-                (exists(commit->tmp) || !exists(commit->target))) {
-                status =
-                    fsdp_error_set(err, FSDP_ERR_PEER_LOST,
-                                   "%s: rank 0 has given up", commit->target);
+    commit_rank_text(commit, 0, who, sizeof(who));
+    commit_expect(commit, 0);
+    for (commit_refresh(commit->ranks);
+         status == FSDP_OK && !commit_exists(path);
+         commit_refresh(commit->ranks)) {
+        status = commit_poll(commit, err);
+        if (status == FSDP_OK && !commit_exists(commit->ranks)) {
+            if (has_given_up(commit, path)) {
+                status = fsdp_error_set(err, FSDP_ERR_PEER_LOST,
+                                        "%s: rank %s has given up",
+                                        commit->target, who);
             }
             break;
         }
-        if (status == FSDP_OK && now() > end) {
+        if (status == FSDP_OK &&
+            any_lost(commit, 0, 1, NULL, &none, end, &look)) {
             status = fsdp_error_set(err, FSDP_ERR_PEER_LOST,
-                                    "%s: rank 0 has not published it within "
+                                    "%s: rank %s has not published it within "
                                     "%.0f s",
-                                    commit->target, commit->deadline);
+                                    commit->target, who, commit->deadline);
         }
-        pause_between(&round);
+        commit_pause(&round);
     }
     free(path);
 
@@ -698,27 +818,27 @@ fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
 /* --- Ending ------------------------------------------------------------------------------------ */
 
 /* Rank 0: let the others read what there is to read, then clean up. */
-static void dismiss(commit_t *commit)
+static void dismiss(commit_t *commit, double grace)
 {
     double end =
-        now() + ((commit->deadline < GRACE) ? commit->deadline : GRACE);
+        commit_now() + ((commit->deadline < grace) ? commit->deadline : grace);
     unsigned round = 0;
 
-    for (uint32_t rank = 1; rank < commit->world && now() < end;) {
-        char *path = message_path(commit, "left", rank);
+    for (uint32_t rank = 1; rank < commit->world && commit_now() < end;) {
+        char *path = commit_message_path(commit, "left", rank);
 
         if (path == NULL) {
             break;
         }
-        if (exists(path)) {
+        if (commit_exists(path)) {
             rank++;
         } else {
-            pause_between(&round);
-            refresh(commit->ranks);
+            commit_pause(&round);
+            commit_refresh(commit->ranks);
         }
         free(path);
     }
-    remove_tree(commit->ranks);
+    remove_ranks(commit);
 }
 
 fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
@@ -729,7 +849,7 @@ fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
 
     if (status != FSDP_OK && commit->ranks != NULL) {
         post_failure(commit, status, err);
-        other = look_for_failure(commit, &first);
+        other = commit_look_for_failure(commit, &first);
         if (other != FSDP_OK) {
             status = other;
             if (err != NULL) {
@@ -738,7 +858,10 @@ fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
         }
     }
     if (commit->ranks != NULL && commit->rank == 0) {
-        dismiss(commit);
+        dismiss(commit,
+                (status == FSDP_ERR_CANCELLED || status == FSDP_ERR_SIGNALLED)
+                    ? QUICK
+                    : COMMIT_GRACE);
     } else if (commit->ranks != NULL) {
         (void)commit_post(commit, "left", commit->rank, "", 0, NULL);
     }

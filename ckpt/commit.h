@@ -31,6 +31,13 @@ typedef struct {
     uint64_t bytes; /* that the target will need in all, for the preflight */
     uint64_t files;
     double deadline; /* seconds that a wait for others may take */
+    /* The ranks know of each other only that they have the same id: they meet
+     * first.  Then errors name hosts, the deadline counts from a rank's last
+     * sign of life, and what an earlier attempt with this id left is removed. */
+    bool meet;
+    bool (*go_on)(void *arg); /* asked while waiting; false: stop with
+                                 FSDP_ERR_CANCELLED.  NULL: never */
+    void *arg;
 } commit_config_t;
 
 /* Is there room for @a bytes and @a files more in the file system of an
@@ -48,6 +55,29 @@ fsdp_status_t commit_preflight(const char *dir, uint64_t bytes, uint64_t files,
  */
 fsdp_status_t commit_begin(const commit_config_t *config, commit_t **commit_p,
                            fsdp_error_t *err);
+
+/**
+ * Instead of commit_begin(), for ranks that meet: this rank has failed
+ * already, and the others are to know.
+ *
+ * @return as commit_end(); @a status, with @a err->rank -1, if they could not
+ *         be told.
+ */
+fsdp_status_t commit_tell(const commit_config_t *config, fsdp_status_t status,
+                          fsdp_error_t *err);
+
+/**
+ * During long work, as often as one likes: this rank lives.
+ *
+ * @param done  Bytes, for commit_done_by_all().
+ *
+ * @return false if another rank has failed: end with FSDP_ERR_CANCELLED, and
+ *         commit_end() finds out why.
+ */
+bool commit_work(commit_t *commit, uint64_t done);
+
+/* What all ranks have last said that they have done. */
+uint64_t commit_done_by_all(commit_t *commit);
 
 /* Temporary directory, or temporary file. */
 const char *commit_path(const commit_t *commit);

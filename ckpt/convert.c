@@ -24,6 +24,8 @@
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
 
+#define ID_MOST 128
+
 static double now(void)
 {
     struct timespec ts;
@@ -108,14 +110,26 @@ static fsdp_status_t check_beside(const convert_t *convert, fsdp_error_t *err)
 
 /* --- Writing --------------------------------------------------------------------------------- */
 
-static fsdp_status_t create_files(convert_t *convert, fsdp_error_t *err)
+/* Of all ranks; the engine's thread and the one that waits for others are the
+ * same. */
+static bool show_all(void *arg)
 {
-    for (uint32_t f = 0; f < convert->dst.num_files; f++) {
-        FSDP_TRY(target_create(convert->format, &convert->dst, f,
-                               &convert->lists, convert->dir, err));
-    }
+    const convert_t *convert = arg;
+    const fsdp_ckpt_engine_t *engine = &convert->config->engine;
 
-    return FSDP_OK;
+    return engine->progress == NULL ||
+           engine->progress((convert->commit != NULL)
+                                ? commit_done_by_all(convert->commit)
+                                : 0,
+                            convert->total, engine->progress_arg);
+}
+
+static bool show_progress(uint64_t done, uint64_t total, void *arg)
+{
+    const convert_t *convert = arg;
+
+    (void)total;
+    return commit_work(convert->commit, done) && show_all(arg);
 }
 
 static fsdp_status_t finish_files(convert_t *convert, fsdp_error_t *err)
@@ -123,6 +137,7 @@ static fsdp_status_t finish_files(convert_t *convert, fsdp_error_t *err)
     const target_lists_t *lists = &convert->lists;
 
     for (uint32_t f = 0; f < convert->dst.num_files; f++) {
+        (void)commit_work(convert->commit, 0);
         FSDP_TRY(engine_finish_file(
             &convert->dst, f, lists->pieces + lists->first[f],
             lists->first[f + 1] - lists->first[f], convert->dir, err));
@@ -149,6 +164,7 @@ static fsdp_status_t check_spans(const convert_t *convert,
         used[convert->wanted[i].source] = true;
     }
     span_mark(src, used, wanted);
+    span_keep_part(src, wanted, convert->rank, convert->world);
     status = span_check(src, wanted, NULL, NULL, &result->bytes_read, err);
 err_free:
     free(wanted);
@@ -159,17 +175,31 @@ err_free:
 static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                           fsdp_error_t *err)
 {
-    const engine_job_t job = {.plan = &convert->plan,
-                              .dst = &convert->dst,
-                              .dst_dir = convert->dir,
-                              .options = convert->config->engine};
+    const fsdp_ckpt_convert_config_t *config = convert->config;
+    engine_job_t job = {.plan = &convert->plan,
+                        .dst = &convert->dst,
+                        .dst_dir = convert->dir,
+                        .options = config->engine};
 
-    FSDP_TRY(create_files(convert, err));
+    FSDP_TRY(convert_create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
+    if (convert->world > 1) {
+        FSDP_TRY(engine_sums_init(&convert->sums, &convert->src, err));
+        convert->total = convert->plan.bytes_read;
+        job.sums = &convert->sums;
+        job.options.progress = show_progress;
+        job.options.progress_arg = convert;
+        plan_keep_part(&convert->plan, convert->rank, convert->world);
+    }
     FSDP_TRY(engine_run(&job, result, err));
     FSDP_TRY(rules_check(&convert->stages, &convert->config->engine,
                          &result->bytes_read, err));
     FSDP_TRY(check_spans(convert, result, err));
+    FSDP_TRY(convert_share_part(convert, err));
+    if (convert->rank > 0) {
+        return FSDP_OK;
+    }
+
     FSDP_TRY(finish_files(convert, err));
     if (convert->format->finish != NULL) {
         FSDP_TRY(convert->format->finish(&convert->dst, convert->dir, err));
@@ -184,14 +214,16 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
 static fsdp_status_t write_target(convert_t *convert, engine_result_t *result,
                                   fsdp_error_t *err)
 {
+    bool is_first = convert->rank == 0;
     fsdp_status_t status = fill(convert, result, err);
 
     if (status == FSDP_OK) {
-        status = commit_publish(convert->commit, false, err);
+        status = is_first ? commit_publish(convert->commit, false, err)
+                          : commit_wait_published(convert->commit, err);
     }
     status = commit_end(convert->commit, status, err);
     convert->commit = NULL;
-    if (status == FSDP_OK && !convert->is_dir &&
+    if (status == FSDP_OK && is_first && !convert->is_dir &&
         convert->format->id == FSDP_CKPT_SAFETENSORS) {
         status = write_config(convert, convert->parent, err);
     }
@@ -209,12 +241,17 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* A unique name for this attempt. */
-static void make_id(char id[48])
+static void make_id(const convert_t *convert, char id[ID_MOST])
 {
     struct timespec ts;
 
+    if (convert->world > 1) {
+        snprintf(id, ID_MOST, "%s", convert->config->job_id);
+        return;
+    }
+
     clock_gettime(CLOCK_REALTIME, &ts);
-    snprintf(id, 48, "%ld-%llx%05lx", (long)getpid(),
+    snprintf(id, ID_MOST, "%ld-%llx%05lx", (long)getpid(),
              (unsigned long long)ts.tv_sec, ts.tv_nsec / 1000);
 }
 
@@ -255,6 +292,17 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
         config->target == NULL || config->target[0] == '\0') {
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "a conversion needs a source and a target");
+    }
+
+    if (convert->rank >= convert->world ||
+        (convert->world > 1 &&
+         (config->job_id == NULL || config->job_id[0] == '\0' ||
+          strlen(config->job_id) >= ID_MOST ||
+          strchr(config->job_id, '/') != NULL))) {
+        return fsdp_error_set(
+            err, FSDP_ERR_INVALID_PARAM,
+            "a conversion by several ranks needs the rank and "
+            "an identifier that all have");
     }
 
     convert->format = format_get(config->format);
@@ -312,16 +360,32 @@ static uint64_t estimate(const convert_t *convert)
     return bytes;
 }
 
+/* Or, where @a status says that this rank has failed, let the others know. */
 static fsdp_status_t begin_commit(convert_t *convert, const char *id,
-                                  fsdp_error_t *err)
+                                  fsdp_status_t status, fsdp_error_t *err)
 {
-    const commit_config_t begin = {.target = convert->config->target,
-                                   .id = id,
-                                   .is_dir = convert->is_dir,
-                                   .world = 1,
-                                   .bytes = estimate(convert),
-                                   .files = convert->dst.num_files + 4};
+    const fsdp_ckpt_convert_config_t *config = convert->config;
+    commit_config_t begin = {.target = config->target,
+                             .id = id,
+                             .is_dir = convert->is_dir,
+                             .rank = convert->rank,
+                             .world = convert->world,
+                             .deadline = config->deadline,
+                             .meet = true,
+                             .go_on = show_all,
+                             .arg = convert};
 
+    if (status != FSDP_OK) {
+        return (status == FSDP_ERR_INVALID_PARAM)
+                   ? status
+                   : commit_tell(&begin, status, err);
+    }
+
+    begin.bytes = estimate(convert);
+    begin.files = convert->dst.num_files + 4;
+    if (convert->world > 1) {
+        begin.files += 4 * (uint64_t)convert->world + 4;
+    }
     FSDP_TRY(commit_begin(&begin, &convert->commit, err));
     convert->dir = strdup(convert->is_dir ? commit_path(convert->commit)
                                           : convert->parent);
@@ -338,6 +402,7 @@ static void convert_free(convert_t *convert)
     free(convert->dir);
     free(convert->parent);
     plan_free(&convert->plan);
+    engine_sums_free(&convert->sums);
     target_lists_free(&convert->lists);
     rules_stages_free(&convert->stages);
     catalog_free(&convert->src);
@@ -360,7 +425,7 @@ static fsdp_status_t apply_rules(convert_t *convert, fsdp_error_t *err)
 
 /* Everything up to the plan. */
 static fsdp_status_t prepare(convert_t *convert, const char *id,
-                             fsdp_error_t *err)
+                             uint64_t *bytes_free_p, fsdp_error_t *err)
 {
     char *name = NULL, *single = NULL;
     fsdp_status_t status;
@@ -379,7 +444,10 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
                   err_free);
     FSDP_TRY_GOTO(apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);
-    status = convert_shape(convert, single, err);
+    FSDP_TRY_GOTO(convert_shape(convert, single, err), err_free);
+    FSDP_TRY_GOTO(commit_preflight(convert->parent, 0, 0, bytes_free_p, err),
+                  err_free);
+    status = check_beside(convert, err);
 err_free:
     free(name);
     free(single);
@@ -390,23 +458,29 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
                                 fsdp_ckpt_convert_result_t *result_p,
                                 fsdp_error_t *err)
 {
-    convert_t convert = {.config = config};
+    convert_t convert = {.config = config, .world = 1};
     engine_result_t engine = {0};
     uint64_t bytes_free = 0;
     fsdp_status_t status;
     double start = now();
-    char id[48];
+    char id[ID_MOST];
 
-    make_id(id);
+    if (config->size == sizeof(*config) && config->world > 1) {
+        convert.rank = config->rank;
+        convert.world = config->world;
+    }
+    make_id(&convert, id);
     catalog_init(&convert.src);
     catalog_init(&convert.dst);
-    FSDP_TRY_GOTO(prepare(&convert, id, err), err_free);
-    FSDP_TRY_GOTO(commit_preflight(convert.parent, 0, 0, &bytes_free, err),
-                  err_free);
-    FSDP_TRY_GOTO(check_beside(&convert, err), err_free);
+    status = prepare(&convert, id, &bytes_free, err);
     if (!config->dry_run) {
-        FSDP_TRY_GOTO(begin_commit(&convert, id, err), err_free);
-        FSDP_TRY_GOTO(write_target(&convert, &engine, err), err_free);
+        status = begin_commit(&convert, id, status, err);
+    }
+    if (!config->dry_run && status == FSDP_OK) {
+        status = write_target(&convert, &engine, err);
+    }
+    if (status != FSDP_OK) {
+        goto err_free;
     }
 
     if (result_p != NULL) {

@@ -5,6 +5,7 @@
 #define FSDP_CONVERT_H
 
 #include "ckpt/commit.h"
+#include "ckpt/engine.h"
 #include "ckpt/plan.h"
 #include "ckpt/rules.h"
 #include "ckpt/target.h"
@@ -22,6 +23,7 @@ typedef struct {
     const fsdp_ckpt_convert_config_t *config;
     const format_t *format;
     rules_stages_t stages;
+    uint32_t rank, world;
     catalog_t src, dst;
     wanted_t *wanted; /* in the order of the source's writer */
     uint64_t num_wanted;
@@ -31,6 +33,8 @@ typedef struct {
     commit_t *commit;
     char *dir;       /* where the files are while they are written */
     char *parent;    /* of the target */
+    engine_sums_t sums; /* with several ranks, what of the source has passed */
+    uint64_t total;     /* bytes that all ranks are to copy */
     bool only_model; /* names lose "model/" */
     bool is_dir;
 } convert_t;
@@ -51,5 +55,12 @@ fsdp_status_t convert_keep_rest(convert_t *convert, fsdp_error_t *err);
  */
 fsdp_status_t convert_shape(convert_t *convert, const char *single,
                             fsdp_error_t *err);
+
+/* Make the files of the target; with several ranks, each some of them. */
+fsdp_status_t convert_create_files(convert_t *convert, fsdp_error_t *err);
+
+/* The bytes of this rank are copied: sync them and tell rank 0, which waits
+ * for all and joins and compares their checksums.  One rank does nothing. */
+fsdp_status_t convert_share_part(convert_t *convert, fsdp_error_t *err);
 
 #endif

@@ -56,10 +56,7 @@ typedef struct {
 
     _Atomic uint64_t *written; /* to each file of the target */
 
-    /* For each checksum of the source: the xor of what its stretches give,
-     * and how many of its bytes have passed. */
-    _Atomic uint32_t *xors;
-    _Atomic uint64_t *passed;
+    engine_sums_t sums;
 } run_t;
 
 static void fail(run_t *run, fsdp_status_t status, const fsdp_error_t *err)
@@ -292,12 +289,19 @@ static uint64_t block_bytes(uint64_t piece_bytes, uint64_t block)
     return (rest < CATALOG_BLOCK) ? rest : CATALOG_BLOCK;
 }
 
-static uint64_t sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
+uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
                           uint64_t block)
 {
     uint64_t bytes = catalog_piece_bytes(src, piece);
 
     return src->crc_zip ? bytes : block_bytes(bytes, block);
+}
+
+uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece)
+{
+    return (piece->crc_first == CATALOG_NONE) ? 0
+           : src->crc_zip                     ? 1
+                          : catalog_blocks(catalog_piece_bytes(src, piece));
 }
 
 void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
@@ -307,7 +311,7 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
     uint64_t start = block * CATALOG_BLOCK;
-    uint64_t end = start + sum_bytes(cat, piece, block);
+    uint64_t end = start + engine_sum_bytes(cat, piece, block);
     uint64_t to = (end * 8 + bits - 1) / bits;
 
     snprintf(text, size, "tensor %s elements [%" PRIu64 ", %" PRIu64 ")",
@@ -315,30 +319,35 @@ void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
              piece->first + ((to < piece->count) ? to : piece->count));
 }
 
+static fsdp_status_t is_damaged(const catalog_t *src, uint64_t index,
+                                uint64_t block, fsdp_error_t *err)
+{
+    const catalog_piece_t *piece = &src->pieces[index];
+    char *path = catalog_file_path(src, piece->file), what[300];
+
+    engine_describe(src, index, block, what, sizeof(what));
+    fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                   "%s: %s: the bytes at %" PRIu64
+                   " do not have their checksum: the file is damaged",
+                   (path != NULL) ? path : src->path, what,
+                   piece->offset + block * CATALOG_BLOCK);
+    free(path);
+    return FSDP_ERR_CORRUPT;
+}
+
 /* A block of the source has another checksum. */
 static fsdp_status_t mismatch(run_t *run, uint32_t piece_index, uint64_t block,
                               fsdp_error_t *err)
 {
     const catalog_t *src = run->plan->src;
-    const catalog_piece_t *piece = &src->pieces[piece_index];
     bool go_on = false;
-    char what[300];
 
     if (run->job->mismatch != NULL) {
         pthread_mutex_lock(&run->lock);
         go_on = run->job->mismatch(src, piece_index, block, run->job->arg);
         pthread_mutex_unlock(&run->lock);
     }
-    if (go_on) {
-        return FSDP_OK;
-    }
-
-    engine_describe(src, piece_index, block, what, sizeof(what));
-    return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                          "%s: %s: the bytes at %" PRIu64
-                          " do not have their checksum: the file is damaged",
-                          files_path(run->src_files, piece->file), what,
-                          piece->offset + block * CATALOG_BLOCK);
+    return go_on ? FSDP_OK : is_damaged(src, piece_index, block, err);
 }
 
 /* The last byte of a source block has passed: compare. */
@@ -348,7 +357,7 @@ static fsdp_status_t check_block(run_t *run, uint32_t piece, uint64_t block,
     const catalog_t *src = run->plan->src;
     uint64_t crc = src->pieces[piece].crc_first + block;
 
-    return (atomic_load(&run->xors[crc]) == src->crcs[crc])
+    return (atomic_load(&run->sums.xors[crc]) == src->crcs[crc])
                ? FSDP_OK
                : mismatch(run, piece, block, err);
 }
@@ -361,11 +370,12 @@ static fsdp_status_t pass_src(run_t *run, uint32_t piece_index, uint64_t at,
     const catalog_piece_t *piece = &src->pieces[piece_index];
     uint64_t block = src->crc_zip ? 0 : at / CATALOG_BLOCK;
     uint64_t within = at - block * CATALOG_BLOCK, before;
-    uint64_t size = sum_bytes(src, piece, block);
+    uint64_t size = engine_sum_bytes(src, piece, block);
     uint64_t slot = piece->crc_first + block;
 
-    atomic_fetch_xor(&run->xors[slot], shift(src, crc, size - within - bytes));
-    before = atomic_fetch_add(&run->passed[slot], bytes);
+    atomic_fetch_xor(&run->sums.xors[slot],
+                     shift(src, crc, size - within - bytes));
+    before = atomic_fetch_add(&run->sums.passed[slot], bytes);
     return (before + bytes == size) ? check_block(run, piece_index, block, err)
                                     : FSDP_OK;
 }
@@ -398,7 +408,7 @@ static void pass_dst(run_t *run, uint32_t piece_index, uint64_t at,
     const catalog_piece_t *piece = &dst->pieces[piece_index];
     uint64_t block = dst->crc_zip ? 0 : at / CATALOG_BLOCK;
     uint64_t within = at - block * CATALOG_BLOCK;
-    uint64_t size = sum_bytes(dst, piece, block);
+    uint64_t size = engine_sum_bytes(dst, piece, block);
 
     __atomic_fetch_xor(&dst->crcs[piece->crc_first + block],
                        shift(dst, crc, size - within - bytes),
@@ -950,28 +960,63 @@ static void work_in_parallel(run_t *run, uint32_t jobs)
 
 /* A block of which some bytes passed and others did not, although the plan was
  * made so that none is: its pieces overlap. */
-static fsdp_status_t check_passed(const run_t *run, fsdp_error_t *err)
+static fsdp_status_t check_passed(const catalog_t *src,
+                                  const engine_sums_t *sums, fsdp_error_t *err)
 {
-    const catalog_t *src = run->plan->src;
-
     if (src == NULL || src->crc_zip) {
         return FSDP_OK; /* parts of a piece are read without its checksum */
     }
     for (uint64_t p = 0; p < src->num_pieces; p++) {
         const catalog_piece_t *piece = &src->pieces[p];
-        uint64_t bytes = catalog_piece_bytes(src, piece);
 
-        for (uint64_t b = 0;
-             piece->crc_first != CATALOG_NONE && b < catalog_blocks(bytes);
-             b++) {
-            uint64_t passed = atomic_load(&run->passed[piece->crc_first + b]);
+        for (uint64_t b = 0; b < engine_num_sums(src, piece); b++) {
+            uint64_t passed = atomic_load(&sums->passed[piece->crc_first + b]);
 
-            if (passed != 0 && passed != block_bytes(bytes, b)) {
+            if (passed != 0 && passed != engine_sum_bytes(src, piece, b)) {
                 return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                       "%s: tensor %s: its pieces share "
                                       "checksums with others",
                                       src->path,
                                       src->tensors[piece->tensor].name);
+            }
+        }
+    }
+
+    return FSDP_OK;
+}
+
+fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
+                               fsdp_error_t *err)
+{
+    sums->xors = calloc(src->num_crcs + 1, sizeof(*sums->xors));
+    sums->passed = calloc(src->num_crcs + 1, sizeof(*sums->passed));
+    return (sums->xors != NULL && sums->passed != NULL)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                "no memory for checksums");
+}
+
+void engine_sums_free(engine_sums_t *sums)
+{
+    free(sums->xors);
+    free(sums->passed);
+    *sums = (engine_sums_t){0};
+}
+
+fsdp_status_t engine_check_sums(const catalog_t *src, const engine_sums_t *sums,
+                                fsdp_error_t *err)
+{
+    FSDP_TRY(check_passed(src, sums, err));
+    for (uint64_t p = 0; p < src->num_pieces; p++) {
+        const catalog_piece_t *piece = &src->pieces[p];
+
+        for (uint64_t b = 0; b < engine_num_sums(src, piece); b++) {
+            uint64_t slot = piece->crc_first + b;
+
+            if (atomic_load(&sums->passed[slot]) ==
+                    engine_sum_bytes(src, piece, b) &&
+                atomic_load(&sums->xors[slot]) != src->crcs[slot]) {
+                return is_damaged(src, p, b, err);
             }
         }
     }
@@ -986,11 +1031,10 @@ static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
     run->next_decode = plan->num_plain;
 
     if (plan->src != NULL) {
-        run->xors = calloc(plan->src->num_crcs + 1, sizeof(*run->xors));
-        run->passed = calloc(plan->src->num_crcs + 1, sizeof(*run->passed));
-        if (run->xors == NULL || run->passed == NULL) {
-            return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
-                                  "no memory for checksums");
+        if (run->job->sums != NULL) {
+            run->sums = *run->job->sums;
+        } else {
+            FSDP_TRY(engine_sums_init(&run->sums, plan->src, err));
         }
         FSDP_TRY(files_open(plan->src, NULL, O_RDONLY, &run->src_files, err));
     }
@@ -1026,7 +1070,9 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
         }
         goto err_close;
     }
-    FSDP_TRY_GOTO(check_passed(&run, err), err_close);
+    if (job->sums == NULL) {
+        FSDP_TRY_GOTO(check_passed(run.plan->src, &run.sums, err), err_close);
+    }
     FSDP_TRY_GOTO(report(&run, total_bytes(run.plan), err), err_close);
 
     if (result_p != NULL) {
@@ -1038,8 +1084,9 @@ err_close:
     files_close(run.src_files);
     files_close(run.dst_files);
     free(run.written);
-    free(run.xors);
-    free(run.passed);
+    if (job->sums == NULL) {
+        engine_sums_free(&run.sums);
+    }
     pthread_mutex_destroy(&run.lock);
     return status;
 }

@@ -20,6 +20,13 @@
 typedef bool (*engine_mismatch_f)(const catalog_t *cat, uint64_t piece,
                                   uint64_t block, void *arg);
 
+/* What has passed of each checksum of a source: the xor of what the stretches
+ * give, and bytes. */
+typedef struct {
+    _Atomic uint32_t *xors;
+    _Atomic uint64_t *passed;
+} engine_sums_t;
+
 typedef struct {
     const plan_t *plan;
     catalog_t *dst;      /* of the plan, to take checksums; NULL: memory */
@@ -28,6 +35,9 @@ typedef struct {
     fsdp_ckpt_engine_t options;
     engine_mismatch_f mismatch; /* NULL: the first one ends the run */
     void *arg;
+    engine_sums_t *sums; /* the plan is part of one: for engine_check_sums(),
+                            when what others have passed is added.  NULL: it
+                            is whole */
 } engine_job_t;
 
 typedef struct {
@@ -48,6 +58,21 @@ typedef struct {
  */
 fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
                          fsdp_error_t *err);
+
+/* Zeros, for all checksums of a catalog. */
+fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
+                               fsdp_error_t *err);
+void engine_sums_free(engine_sums_t *sums);
+
+/* All parts of a plan have run: compare the blocks that have passed, none of
+ * them may have in part. */
+fsdp_status_t engine_check_sums(const catalog_t *src, const engine_sums_t *sums,
+                                fsdp_error_t *err);
+
+/* The checksums of a piece, and how many bytes each is of. */
+uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece);
+uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
+                          uint64_t block);
 
 /* "tensor T elements [a, b)" of a block, for messages. */
 void engine_describe(const catalog_t *cat, uint64_t piece, uint64_t block,

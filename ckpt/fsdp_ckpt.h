@@ -361,6 +361,13 @@ typedef struct {
     size_t num_set;
     fsdp_ckpt_note_f note; /* told what rules leave out or add; or NULL */
     void *note_arg;
+    /* Several processes, on one node or many, that run the same conversion:
+     * each copies a part. */
+    uint32_t rank;
+    uint32_t world;     /* 0: 1 */
+    const char *job_id; /* the same on all ranks, of this run alone: it names
+                           the temporary files */
+    double deadline;    /* seconds that a rank may show no life; 0: 600 */
 } fsdp_ckpt_convert_config_t;
 
 #define FSDP_CKPT_CONVERT_INIT                     \
@@ -385,6 +392,10 @@ typedef struct {
  * holds no world and strategy they are ignored; safetensors gets the model
  * only unless names are unambiguous, and config.json beside it where the
  * source's metadata has one.
+ *
+ * @return with several ranks, the same on all of them: the first error of any,
+ *         whose rank is in @a err.  -1 there: the others do not know of it.
+ *         FSDP_ERR_PEER_LOST, naming ranks and hosts, at the deadline.
  */
 FSDP_API fsdp_status_t
 fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,

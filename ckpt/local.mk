@@ -18,9 +18,12 @@ libckptcore_la_SOURCES = \
 	ckpt/codec.h \
 	ckpt/commit.c \
 	ckpt/commit.h \
+	ckpt/commit_meet.c \
+	ckpt/commit_private.h \
 	ckpt/convert.c \
 	ckpt/convert.h \
 	ckpt/convert_choose.c \
+	ckpt/convert_ranks.c \
 	ckpt/convert_shape.c \
 	ckpt/diff.c \
 	ckpt/diff.h \

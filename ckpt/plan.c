@@ -395,6 +395,134 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
     return finish(plan, err);
 }
 
+/* --- Parts ---------------------------------------------------------------------- */
+
+#define SHARED (64u << 10) /* bytes that only one rank writes; of a file */
+
+/* A place in a plan: a byte of a copy. */
+typedef struct {
+    uint64_t copy, byte;
+} place_t;
+
+/* Into @a file of the target; CATALOG_NONE: none. */
+static uint32_t dst_file(const plan_t *plan, uint64_t copy)
+{
+    uint32_t piece = plan->copies[copy].dst_piece;
+
+    return (piece == CATALOG_NONE) ? CATALOG_NONE
+                                   : plan->dst->pieces[piece].file;
+}
+
+/* The source's bytes of a copy before its target's byte @a bytes, if it can be
+ * cut there; else 0. */
+static uint64_t cut_of(const plan_copy_t *copy, uint64_t bytes)
+{
+    uint64_t from = fsdp_dtype_bits((fsdp_dtype_t)copy->src_dtype) / 8;
+    uint64_t to = fsdp_dtype_bits((fsdp_dtype_t)copy->dst_dtype) / 8;
+
+    if (copy->src_dtype == copy->dst_dtype &&
+        (copy->flags & PLAN_GATHER) == 0) {
+        return bytes;
+    }
+    return (bytes % to == 0) ? bytes / to * from : 0;
+}
+
+/* Where in its file the target's bytes of a copy begin behind @a bytes of the
+ * source's. */
+static uint64_t dst_at(const plan_t *plan, const plan_copy_t *copy,
+                       uint64_t bytes)
+{
+    plan_copy_t before = *copy;
+
+    before.bytes = bytes;
+    return plan_dst_offset(plan, copy) + plan_dst_bytes(&before);
+}
+
+/* Does the copy before @a copy, in the same file, reach behind @a offset? */
+static bool is_reached(const plan_t *plan, uint64_t copy, uint64_t offset)
+{
+    const plan_copy_t *before = plan->copies + copy - 1;
+
+    return copy > 0 && dst_file(plan, copy - 1) == dst_file(plan, copy) &&
+           dst_at(plan, before, before->bytes) > offset;
+}
+
+/* The last place that is not behind @a place and where a rank may begin. */
+static place_t back_to_page(const plan_t *plan, place_t place)
+{
+    uint64_t page, begin;
+
+    if (dst_file(plan, place.copy) == CATALOG_NONE) {
+        return place;
+    }
+
+    do {
+        begin = dst_at(plan, &plan->copies[place.copy], place.byte);
+        page = begin / SHARED * SHARED;
+        place.byte = 0;
+        for (; (begin = plan_dst_offset(plan, &plan->copies[place.copy])) >
+                   page &&
+               is_reached(plan, place.copy, page);
+             place.copy--) {
+        }
+        if (begin < page) {
+            place.byte = cut_of(&plan->copies[place.copy], page - begin);
+        }
+    } while (begin < page && place.byte == 0);
+
+    return place;
+}
+
+/* Where the part of a rank begins; that of the last one ends where one more
+ * would begin. */
+static place_t begin_of(const plan_t *plan, uint64_t total, uint32_t rank,
+                        uint32_t world)
+{
+    uint64_t at = total / world * rank, copy = 0;
+
+    for (; copy < plan->num && at >= plan->copies[copy].bytes; copy++) {
+        at -= plan->copies[copy].bytes;
+    }
+    if (rank == world || copy == plan->num) {
+        return (place_t){plan->num, 0};
+    }
+
+    return (rank == 0) ? (place_t){0, 0}
+                       : back_to_page(plan, (place_t){copy, at});
+}
+
+void plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world)
+{
+    uint64_t total = 0, num = 0;
+    place_t begin, end;
+
+    if (plan->num_plain < plan->num) {
+        plan->num = (rank == 0) ? plan->num : 0;
+        plan->num_plain = (rank == 0) ? plan->num_plain : 0;
+        return;
+    }
+
+    for (uint64_t i = 0; i < plan->num; i++) {
+        total += plan->copies[i].bytes;
+    }
+    begin = begin_of(plan, total, rank, world);
+    end = begin_of(plan, total, rank + 1, world);
+
+    for (uint64_t i = begin.copy; i < plan->num && i <= end.copy; i++) {
+        plan_copy_t copy = plan->copies[i], before = copy;
+
+        before.bytes = (i == begin.copy) ? begin.byte : 0;
+        copy.bytes = (i == end.copy) ? end.byte : copy.bytes;
+        if (copy.bytes > before.bytes) {
+            copy.bytes -= before.bytes;
+            copy.src += before.bytes;
+            copy.dst += plan_dst_bytes(&before);
+            plan->copies[num++] = copy;
+        }
+    }
+    plan->num = plan->num_plain = num;
+}
+
 /* --- Target pieces from source pieces ---------------------------------------------- */
 
 /* The pieces of a boxed tensor, and those that share elements with a box, are

@@ -84,6 +84,15 @@ fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
  * known, and count the runs again. */
 fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err);
 
+/**
+ * Keep of a placed plan the part of one rank of several, alike in bytes.  No
+ * two of them write into the same 64 KiB of a file: a client of a network file
+ * system may write whole pages.  So the first rank has it all where pieces have
+ * to be decoded, which is in the order of the source.  The counts stay those of
+ * the whole.
+ */
+void plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world);
+
 /* Where a copy's bytes lie in the file of its source or target piece. */
 uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy);
 uint64_t plan_dst_offset(const plan_t *plan, const plan_copy_t *copy);

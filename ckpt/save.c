@@ -17,12 +17,10 @@
  */
 #include "config.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/engine.h"
@@ -210,26 +208,6 @@ static fsdp_status_t tell_parts(save_t *save, fsdp_error_t *err)
     return status;
 }
 
-static fsdp_status_t sync_file(const catalog_t *cat, uint32_t file,
-                               fsdp_error_t *err)
-{
-    char *path = catalog_file_path(cat, file);
-    fsdp_status_t status;
-    int fd;
-
-    if (path == NULL) {
-        return no_memory(err);
-    }
-
-    status = io_open(path, O_RDWR, 0, &fd, err);
-    if (status == FSDP_OK) {
-        status = io_fsync(fd, path, err);
-        close(fd);
-    }
-    free(path);
-    return status;
-}
-
 /* My large parts, at the offsets that the creator told. */
 static fsdp_status_t member_catalog(const save_t *save, catalog_t *cat,
                                     const save_part_t *parts,
@@ -312,7 +290,7 @@ static fsdp_status_t save_as_member(save_t *save, fsdp_error_t *err)
                                  &lists, err),
                   err_free);
     FSDP_TRY_GOTO(write_pieces(save, &cat, parts, err), err_free);
-    FSDP_TRY_GOTO(sync_file(&cat, save->file, err), err_free);
+    FSDP_TRY_GOTO(target_sync(&cat, save->file, cat.root, err), err_free);
     save->write_seconds = now() - start;
     status = tell_blocks(save, &cat, err);
 err_free:

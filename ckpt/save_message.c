@@ -32,12 +32,6 @@ void message_free(message_t *message)
     *message = (message_t){0};
 }
 
-/* A message that is read. */
-typedef struct {
-    const char *next;
-    size_t left;
-} cursor_t;
-
 /* The next bytes, or NULL if there are fewer. */
 static const char *get(cursor_t *cursor, uint64_t size)
 {
@@ -52,7 +46,7 @@ static const char *get(cursor_t *cursor, uint64_t size)
     return data;
 }
 
-static bool copy(cursor_t *cursor, void *to, size_t size)
+bool message_take(cursor_t *cursor, void *to, size_t size)
 {
     const char *data = get(cursor, size);
 
@@ -121,7 +115,7 @@ fsdp_status_t message_get_parts(const char *text, size_t size, uint32_t rank,
     bool good = true;
     uint64_t num;
 
-    if (!copy(&cursor, &num, sizeof(num)) || num > size / sizeof(row)) {
+    if (!message_take(&cursor, &num, sizeof(num)) || num > size / sizeof(row)) {
         return bad_message("rank", rank, err);
     }
     parts = calloc((size_t)num + 1, sizeof(*parts));
@@ -131,7 +125,8 @@ fsdp_status_t message_get_parts(const char *text, size_t size, uint32_t rank,
     }
 
     for (uint64_t i = 0; i < num && good; i++) {
-        good = copy(&cursor, &row, sizeof(row)) && row.tensor < num_tensors;
+        good = message_take(&cursor, &row, sizeof(row)) &&
+               row.tensor < num_tensors;
         if (good) {
             parts[i] = (save_part_t){.first = row.first,
                                      .count = row.count,
@@ -208,7 +203,7 @@ fsdp_status_t message_get_file(const char *text, size_t size, catalog_t *cat,
     piece_row_t piece;
     file_row_t row;
 
-    if (!copy(&cursor, &row, sizeof(row)) ||
+    if (!message_take(&cursor, &row, sizeof(row)) ||
         row.num_pieces > size / sizeof(piece) || row.crc_count > size / 4) {
         return bad_message("file", file, err);
     }
@@ -221,7 +216,7 @@ fsdp_status_t message_get_file(const char *text, size_t size, catalog_t *cat,
     for (uint64_t i = 0; i < row.num_pieces; i++) {
         catalog_piece_t made = {.file = file, .box = CATALOG_NONE};
 
-        if (!copy(&cursor, &piece, sizeof(piece))) {
+        if (!message_take(&cursor, &piece, sizeof(piece))) {
             return bad_message("file", file, err);
         }
         made.first = piece.first;
@@ -232,8 +227,8 @@ fsdp_status_t message_get_file(const char *text, size_t size, catalog_t *cat,
         made.crc_first = entry->crc_first + piece.crc_first;
         FSDP_TRY(catalog_add_piece(cat, &made, err));
     }
-    if (!copy(&cursor, cat->crcs + entry->crc_first,
-              row.crc_count * sizeof(*cat->crcs)) ||
+    if (!message_take(&cursor, cat->crcs + entry->crc_first,
+                      row.crc_count * sizeof(*cat->crcs)) ||
         cursor.left != 0) {
         return bad_message("file", file, err);
     }

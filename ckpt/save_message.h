@@ -1,5 +1,5 @@
 /*
- * What the ranks of a save tell each other, as bytes: the machine's own order
+ * What the ranks of a save or conversion tell each other, as bytes: the machine's own order
  * and sizes, for messages do not outlive the save.
  */
 #ifndef FSDP_SAVE_MESSAGE_H
@@ -20,6 +20,15 @@ typedef struct {
 
 void message_put(message_t *message, const void *data, size_t size);
 void message_free(message_t *message);
+
+/* A message that is read. */
+typedef struct {
+    const char *next;
+    size_t left;
+} cursor_t;
+
+/* Take the next bytes.  @return false if there are fewer. */
+bool message_take(cursor_t *cursor, void *to, size_t size);
 
 /* What one rank writes of a tensor, as another rank sees it. */
 typedef struct {

@@ -110,6 +110,23 @@ void span_mark(const catalog_t *cat, const bool *used, bool *wanted)
     }
 }
 
+void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
+                    uint32_t world)
+{
+    uint64_t total = 1, before = 0;
+
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        total += wanted[s] ? cat->spans[s].bytes : 0;
+    }
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        if (wanted[s]) {
+            wanted[s] =
+                (uint32_t)((double)before / (double)total * world) == rank;
+            before += cat->spans[s].bytes;
+        }
+    }
+}
+
 fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
                          span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
                          fsdp_error_t *err)

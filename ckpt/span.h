@@ -25,6 +25,11 @@ typedef bool (*span_mismatch_f)(const catalog_t *cat,
  * whose entry in @a used is set. */
 void span_mark(const catalog_t *cat, const bool *used, bool *wanted);
 
+/* Of those that are wanted, leave those of one of @a world ranks, alike in
+ * bytes. */
+void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
+                    uint32_t world);
+
 /**
  * Read spans and compare their checksums.
  *

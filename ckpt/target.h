@@ -37,6 +37,10 @@ fsdp_status_t target_create(const format_t *format, catalog_t *cat,
                             uint32_t file, const target_lists_t *lists,
                             const char *dir, fsdp_error_t *err);
 
+/* Make what this process has written to a file in @a dir durable. */
+fsdp_status_t target_sync(const catalog_t *cat, uint32_t file, const char *dir,
+                          fsdp_error_t *err);
+
 /**
  * Add the pieces of each rank for tensors that are in flat units.  Tensors of
  * kinds ("model/x", "optim/exp_avg/x") with the same unit and base name and

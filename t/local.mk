@@ -88,12 +88,14 @@ dist_check_SCRIPTS += \
 	t/t3005-usage.t \
 	t/t3006-examples.t \
 	t/t3007-prune.t \
+	t/t3008-ranks.t \
 	t/t3010-targets.t \
 	t/t3011-repair.t \
 	t/t3012-paths.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
+	t/t4102-tools-slurm.t \
 	t/t8001-golden.t \
 	t/t9001-kill.t \
 	t/t9002-bits.t

@@ -126,13 +126,47 @@ static fsdp_status_t refuse(fsdp_error_t *err, const char *what, uint32_t size)
                           what, size);
 }
 
-static fsdp_status_t detect_mpirun(launch_t *launch, fsdp_error_t *err)
+static void read_mpirun(launch_t *launch)
 {
     launch->kind = LAUNCH_MPIRUN;
     launch->pmix = has_server();
     launch->rank =
         env_number("OMPI_COMM_WORLD_RANK", env_number("PMIX_RANK", 0));
     launch->size = env_number("OMPI_COMM_WORLD_SIZE", 0);
+}
+
+static void read_step(launch_t *launch)
+{
+    launch->kind = LAUNCH_SRUN;
+    launch->pmix = is_server_of_step();
+    launch->rank = env_number("SLURM_PROCID", 0);
+    launch->size =
+        env_number("SLURM_STEP_NUM_TASKS", env_number("SLURM_NTASKS", 0));
+    if (launch->pmix) {
+        launch->rank = env_number("PMIX_RANK", launch->rank);
+    }
+}
+
+/* mpirun first: on other nodes its own daemons are a step of srun, whose
+ * variables the ranks inherit. */
+static launch_kind_t kind_of_launch(void)
+{
+    bool slurm_space = strncmp(env_text("PMIX_NAMESPACE"), SLURM_SPACE,
+                               strlen(SLURM_SPACE)) == 0;
+
+    if (!slurm_space && (is_set("OMPI_COMM_WORLD_SIZE") || has_server())) {
+        return LAUNCH_MPIRUN;
+    }
+
+    return (is_set("SLURM_JOB_ID") && is_set("SLURM_STEP_ID") &&
+            is_set("SLURM_PROCID"))
+               ? LAUNCH_SRUN
+               : LAUNCH_NONE;
+}
+
+static fsdp_status_t detect_mpirun(launch_t *launch, fsdp_error_t *err)
+{
+    read_mpirun(launch);
     if (!launch->pmix && launch->size != 1) {
         return refuse(err,
                       "OMPI_COMM_WORLD_SIZE is set, but not the variables "
@@ -145,13 +179,8 @@ static fsdp_status_t detect_mpirun(launch_t *launch, fsdp_error_t *err)
 
 static fsdp_status_t detect_step(launch_t *launch, fsdp_error_t *err)
 {
-    launch->kind = LAUNCH_SRUN;
-    launch->pmix = is_server_of_step();
-    launch->rank = env_number("SLURM_PROCID", 0);
-    launch->size =
-        env_number("SLURM_STEP_NUM_TASKS", env_number("SLURM_NTASKS", 0));
+    read_step(launch);
     if (launch->pmix) {
-        launch->rank = env_number("PMIX_RANK", launch->rank);
         return FSDP_OK;
     }
 
@@ -192,22 +221,15 @@ static fsdp_status_t detect_no_launcher(launch_t *launch, fsdp_error_t *err)
 
 fsdp_status_t launch_detect(bool alone, launch_t *launch_p, fsdp_error_t *err)
 {
-    bool slurm_space = strncmp(env_text("PMIX_NAMESPACE"), SLURM_SPACE,
-                               strlen(SLURM_SPACE)) == 0;
+    launch_kind_t kind = alone ? LAUNCH_NONE : kind_of_launch();
     launch_t launch = {.kind = LAUNCH_NONE, .size = 1};
     fsdp_status_t status = FSDP_OK;
 
-    /* mpirun first: on other nodes its own daemons are a step of srun, whose
-     * variables the ranks inherit. */
-    if (alone) {
-        ;
-    } else if (!slurm_space &&
-               (is_set("OMPI_COMM_WORLD_SIZE") || has_server())) {
+    if (kind == LAUNCH_MPIRUN) {
         status = detect_mpirun(&launch, err);
-    } else if (is_set("SLURM_JOB_ID") && is_set("SLURM_STEP_ID") &&
-               is_set("SLURM_PROCID")) {
+    } else if (kind == LAUNCH_SRUN) {
         status = detect_step(&launch, err);
-    } else {
+    } else if (!alone) {
         status = detect_no_launcher(&launch, err);
     }
     if (status == FSDP_OK) {
@@ -216,6 +238,33 @@ fsdp_status_t launch_detect(bool alone, launch_t *launch_p, fsdp_error_t *err)
     }
 
     return status;
+}
+
+fsdp_status_t launch_place(bool alone, launch_t *launch_p, fsdp_error_t *err)
+{
+    launch_kind_t kind = alone ? LAUNCH_NONE : kind_of_launch();
+    launch_t launch = {.kind = LAUNCH_NONE, .size = 1};
+    uint32_t pmi = env_number("PMI_SIZE", 1);
+
+    if (kind == LAUNCH_MPIRUN) {
+        read_mpirun(&launch);
+    } else if (kind == LAUNCH_SRUN) {
+        read_step(&launch);
+    } else if (!alone && pmi > 1) {
+        return refuse(err, "the launcher speaks PMI-1 or PMI-2 (PMI_SIZE)",
+                      pmi);
+    }
+    if (launch.size == 0 || (launch.kind == LAUNCH_MPIRUN && launch.size > 1 &&
+                             !is_set("PMIX_NAMESPACE"))) {
+        return refuse(err,
+                      "the launcher does not say how many ranks there are, "
+                      "or of which run (PMIX_NAMESPACE)",
+                      launch.size);
+    }
+    set_id(&launch);
+
+    *launch_p = launch;
+    return FSDP_OK;
 }
 
 const char *launch_name(launch_kind_t kind)

@@ -35,6 +35,14 @@ typedef struct {
  */
 fsdp_status_t launch_detect(bool alone, launch_t *launch_p, fsdp_error_t *err);
 
+/**
+ * The same for ranks that meet in the file system and need no PMIx.
+ *
+ * @return FSDP_ERR_NO_LAUNCHER if there are several ranks and nothing that
+ *         tells this run from others.
+ */
+fsdp_status_t launch_place(bool alone, launch_t *launch_p, fsdp_error_t *err);
+
 /* "srun", "mpirun" or "none". */
 const char *launch_name(launch_kind_t kind);
 

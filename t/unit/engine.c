@@ -352,6 +352,92 @@ static void test_reshard(void)
 
 /* --- Reading into memory -------------------------------------------------------------------- */
 
+/* --- Parts ---------------------------------------------------------------------------- */
+
+/* Which rank, from 1 on, writes to each 64 KiB of each file. */
+typedef struct {
+    unsigned char *owner[8];
+    bool shared;
+} pages_t;
+
+static void claim(pages_t *pages, const plan_t *plan, unsigned char rank)
+{
+    for (uint64_t i = 0; i < plan->num; i++) {
+        const plan_copy_t *copy = &plan->copies[i];
+        uint64_t first = plan_dst_offset(plan, copy);
+        uint64_t last = first + plan_dst_bytes(copy) - 1;
+        uint32_t file = plan->dst->pieces[copy->dst_piece].file;
+
+        for (uint64_t p = first >> 16; p <= last >> 16; p++) {
+            unsigned char *owner = &pages->owner[file][p];
+
+            pages->shared |= *owner != 0 && *owner != rank;
+            *owner = rank;
+        }
+    }
+}
+
+/* Each rank in turn copies its part. */
+static fsdp_status_t copy_in_parts(ckpt_t *from, ckpt_t *to, uint32_t ranks,
+                                   pages_t *pages, fsdp_error_t *err)
+{
+    uint64_t map[NUM_SHAPES], bytes = 0, whole = 0;
+    fsdp_status_t status = FSDP_OK;
+    engine_sums_t sums = {0};
+
+    for (uint64_t t = 0; t < NUM_SHAPES; t++) {
+        map[t] = t;
+    }
+    status = engine_sums_init(&sums, &from->cat, err);
+    for (uint32_t rank = 0; rank < ranks && status == FSDP_OK; rank++) {
+        engine_job_t job = {.dst = &to->cat, .sums = &sums};
+        plan_t plan = {0};
+
+        status = plan_convert(&plan, &from->cat, &to->cat, map, err);
+        status = (status == FSDP_OK) ? plan_place(&plan, err) : status;
+        plan_keep_part(&plan, rank, ranks);
+        claim(pages, &plan, (unsigned char)(rank + 1));
+        for (uint64_t i = 0; i < plan.num; i++) {
+            bytes += plan.copies[i].bytes;
+        }
+        whole = plan.bytes_read;
+        job.plan = &plan;
+        status = (status == FSDP_OK) ? engine_run(&job, NULL, err) : status;
+        plan_free(&plan);
+    }
+    if (status == FSDP_OK) {
+        status = engine_check_sums(&from->cat, &sums, err);
+    }
+    engine_sums_free(&sums);
+    return (status == FSDP_OK && bytes != whole) ? FSDP_ERR_BAD_STATE : status;
+}
+
+static void test_parts(void)
+{
+    static const uint32_t ranks[] = {1, 2, 3, 5, 16, 100};
+    fsdp_error_t err = {0};
+    ckpt_t a = {0}, b = {0};
+
+    ok(save(&a, "a", "full", 3, 0, &err) == FSDP_OK, "a source %s", err.text);
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++) {
+        pages_t pages = {0};
+        bool good = make_catalog(&b, "b", "full", 4, 1 + i, &err) == FSDP_OK;
+
+        for (size_t f = 0; f < 8; f++) {
+            pages.owner[f] = calloc(4096, 1);
+        }
+        good = good && copy_in_parts(&a, &b, ranks[i], &pages, &err) == FSDP_OK;
+        ok(good && finish(&b, &err) == FSDP_OK && is_true(&b),
+           "copied by %u ranks %s", ranks[i], err.text);
+        ok(!pages.shared, "none of which writes to another's 64 KiB");
+        for (size_t f = 0; f < 8; f++) {
+            free(pages.owner[f]);
+        }
+        drop(&b);
+    }
+    drop(&a);
+}
+
 static fsdp_status_t read_ranges(const catalog_t *cat,
                                  const fsdp_ckpt_range_t *ranges, size_t num,
                                  engine_result_t *result, fsdp_error_t *err)
@@ -551,6 +637,7 @@ int main(void)
     }
     make_truth();
     test_reshard();
+    test_parts();
     test_read();
     test_damage();
     test_options();

@@ -134,6 +134,66 @@ static void test_launches(void)
     environ = before;
 }
 
+/* Ranks that need no PMIx. */
+static void test_places(void)
+{
+    static const struct {
+        const char *name;
+        const char *env[8];
+        fsdp_status_t status;
+        uint32_t rank, size;
+        const char *id; /* NULL: any */
+    } places[] = {
+        {"nothing",                             {NULL},                        FSDP_OK, 0, 1, NULL     },
+        {"srun --mpi=none",
+         {SLURM_JOB, "SLURM_STEP_ID=3", "SLURM_STEP_NUM_TASKS=4",
+          "SLURM_PROCID=2"},
+         FSDP_OK,                                                                       2,
+         4,                                                                                   "12.3"   },
+        {"a requeued job",
+         {SLURM_JOB, "SLURM_STEP_ID=3", "SLURM_STEP_NUM_TASKS=4",
+          "SLURM_PROCID=2", "SLURM_RESTART_COUNT=1"},
+         FSDP_OK,                                                                       2,
+         4,                                                                                   "12.3-r1"},
+        {"srun --mpi=pmix",                     {SLURM_STEP, PMIX_SERVER},     FSDP_OK, 3, 4, "12.1"   },
+        {"an interactive step of a larger job",
+         {SLURM_JOB, "SLURM_STEP_ID=4294967290", "SLURM_STEP_NUM_TASKS=1",
+          "SLURM_PROCID=0"},
+         FSDP_OK,                                                                       0,
+         1,                                                                                   NULL     },
+        {"a batch script",                      {SLURM_JOB, "SLURM_PROCID=0"}, FSDP_OK, 0, 1, NULL     },
+        {"mpirun",
+         {PMIX_SERVER, "PMIX_NAMESPACE=77", "OMPI_COMM_WORLD_SIZE=5",
+          "OMPI_COMM_WORLD_RANK=3"},
+         FSDP_OK,                                                                       3,
+         5,                                                                                   "77-"    },
+        {"mpirun without a name",
+         {"OMPI_COMM_WORLD_SIZE=5", "OMPI_COMM_WORLD_RANK=2"},
+         FSDP_ERR_NO_LAUNCHER,                                                          0,
+         0,                                                                                   NULL     },
+        {"mpiexec of MPICH",
+         {"PMI_SIZE=2", "PMI_RANK=0"},
+         FSDP_ERR_NO_LAUNCHER,                                                          0,
+         0,                                                                                   NULL     },
+    };
+    char **before = environ;
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        launch_t launch = {0};
+        fsdp_error_t err = {.text = ""};
+        fsdp_status_t status;
+
+        environ = (char **)places[i].env;
+        status = launch_place(false, &launch, &err);
+        ok(status == places[i].status && launch.rank == places[i].rank &&
+               launch.size == places[i].size &&
+               (places[i].id == NULL || strcmp(launch.id, places[i].id) == 0),
+           "in files: %s: %u of %u, %s %s", places[i].name, launch.rank,
+           launch.size, launch.id, err.text);
+    }
+    environ = before;
+}
+
 /* --- Lists of hosts ------------------------------------------------------------------ */
 
 static const struct {
@@ -461,6 +521,7 @@ static void test_alone(void)
 int main(void)
 {
     test_launches();
+    test_places();
     test_hostlists();
     test_maps();
     test_peers();
