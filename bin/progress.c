@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bin/cli.h"
 #include "lib/util/size.h"
 
 #define REDRAW    0.1 /* seconds between drawings */
@@ -25,7 +26,7 @@ static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 static struct {
     pthread_mutex_t lock; /* over what follows */
     const char *what;
-    bool draws, drawn;
+    bool quiet, draws, drawn;
     double began, last;
     struct sigaction old[NUM_SIGNALS];
 } bar = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -51,6 +52,7 @@ void progress_begin(const char *what, bool quiet)
     const char *term = getenv("TERM");
 
     bar.what = what;
+    bar.quiet = quiet;
     bar.draws = !quiet && isatty(STDERR_FILENO) && term != NULL &&
                 strcmp(term, "dumb") != 0;
     bar.drawn = false;
@@ -142,6 +144,9 @@ void progress_end(void)
         sigaction(signals[i], &bar.old[i], NULL);
     }
     if (caught != 0) {
+        if (!bar.quiet) {
+            cli_message("stopped by a signal: %s", strsignal(caught));
+        }
         raise(caught);
     }
 }

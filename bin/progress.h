@@ -27,7 +27,8 @@ bool progress_update(uint64_t done, uint64_t total, void *arg);
  * next update. */
 void progress_erase(void);
 
-/* Erase the bar.  If a signal came, the program ends here, by that signal. */
+/* Erase the bar.  If a signal came, the program says so and ends here, by that
+ * signal. */
 void progress_end(void);
 
 #endif
