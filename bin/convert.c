@@ -75,8 +75,8 @@ static const char *const docs[] = {
 /* clang-format off */
 static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
-     "hdf5 (sharded), hdf5-file, safetensors, dcp, torch, universal, llmc "
-     "(default: by the target's name)", 0},
+     "hdf5 (sharded), hdf5-file, safetensors, dcp, dcp-hf, torch, "
+     "universal, llmc (default: by the target's name)", 0},
     {0}
 };
 static const struct argp_option options_mesh[] = {
@@ -84,7 +84,7 @@ static const struct argp_option options_mesh[] = {
      "For N ranks (default: as the source)", 0},
     {"strategy", OPTION_STRATEGY, "NAME", 0,
      "full, grad-op, hybrid:F, none or chunk (default: as the source; "
-     "dcp is always in chunks)", 0},
+     "dcp and dcp-hf are always in chunks)", 0},
     {"files", OPTION_FILES, "N", 0,
      "Write N shard files (default: one a rank, 256 at most)", 0},
     {0}
@@ -92,7 +92,7 @@ static const struct argp_option options_mesh[] = {
 static const struct argp_option options_layout[] = {
     {"layout", OPTION_LAYOUT, "dp=D,tp=T", 0,
      "For D times T ranks in a grid, T of them sharing what --split names "
-     "(dcp only)", 0},
+     "(dcp, dcp-hf)", 0},
     {"split", OPTION_SPLIT, "PATTERN=DIM", 0,
      "Split tensors whose name fits along DIM for the tp ranks of --layout "
      "(repeatable, the first that fits counts)", 0},
@@ -164,7 +164,7 @@ static void parse_format(settings_t *set, const char *text,
     if (!fsdp_ckpt_format_parse(text, &set->convert.format)) {
         argp_error(state,
                    "the format must be hdf5, hdf5-file, safetensors, dcp, "
-                   "torch, universal or llmc, not '%s'",
+                   "dcp-hf, torch, universal or llmc, not '%s'",
                    text);
     }
     if (set->preset == CONVERT_CONSOLIDATE &&
@@ -430,17 +430,21 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
     fsdp_strategy_t strategy = set->strategy;
     uint32_t shard = set->shard;
 
-    if (set->convert.format != FSDP_CKPT_HDF5 &&
-        set->convert.format != FSDP_CKPT_DCP &&
+    bool is_dcp = set->convert.format == FSDP_CKPT_DCP ||
+                  set->convert.format == FSDP_CKPT_DCP_HF;
+
+    if (set->convert.format != FSDP_CKPT_HDF5 && !is_dcp &&
         set->convert.format != FSDP_CKPT_LLMC) {
         return FSDP_OK;
     }
 
-    if (set->convert.format == FSDP_CKPT_DCP) {
+    if (is_dcp) {
         if (set->has_strategy && strategy != FSDP_STRATEGY_CHUNK) {
-            return fsdp_error_set(err, FSDP_ERR_CONFIG,
-                                  "dcp holds rows of each rank: leave "
-                                  "--strategy out, or say chunk");
+            return fsdp_error_set(
+                err, FSDP_ERR_CONFIG,
+                "%s holds rows of each rank: leave --strategy out, or say "
+                "chunk",
+                fsdp_ckpt_format_name(set->convert.format));
         }
         strategy = FSDP_STRATEGY_CHUNK;
     } else if (!set->has_strategy && info->mesh.world > 0) {

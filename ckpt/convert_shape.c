@@ -73,6 +73,34 @@ static uint32_t target_world(const convert_t *convert)
     return (world > 0) ? world : 1;
 }
 
+/* Number the files that have pieces one after the other: readers take a number
+ * that is missing for a file that is.  One of them at least stays. */
+static fsdp_status_t drop_empty_files(convert_t *convert, fsdp_error_t *err)
+{
+    catalog_t *dst = &convert->dst;
+    uint32_t *number = calloc(dst->num_files + 1ul, sizeof(*number)), num = 0;
+
+    if (number == NULL) {
+        return convert_no_memory(convert, err);
+    }
+
+    for (uint64_t p = 0; p < dst->num_pieces; p++) {
+        number[dst->pieces[p].file] = 1;
+    }
+    for (uint32_t f = 0; f < dst->num_files; f++) {
+        bool is_used = number[f] != 0;
+
+        number[f] = num;
+        num += is_used;
+    }
+    for (uint64_t p = 0; p < dst->num_pieces; p++) {
+        dst->pieces[p].file = number[dst->pieces[p].file];
+    }
+    dst->num_files = (num > 0) ? num : 1;
+    free(number);
+    return FSDP_OK;
+}
+
 /* A file for each rank, a box of each tensor in it. */
 static fsdp_status_t shape_grid(convert_t *convert, fsdp_error_t *err)
 {
@@ -81,16 +109,24 @@ static fsdp_status_t shape_grid(convert_t *convert, fsdp_error_t *err)
     const target_grid_t grid = {.across = convert->config->tensor_parallel,
                                 .split = convert->config->split,
                                 .num_split = convert->config->num_split};
+    bool is_hf = dst->format == FSDP_CKPT_DCP_HF;
     uint32_t index;
-    char name[32];
+    char name[64];
 
     FSDP_TRY(fsdp_mesh_init(&dst->mesh, FSDP_STRATEGY_CHUNK, world, 0, err));
-    dst->crc_zip = true;
+    dst->crc_zip = !is_hf;
     for (uint32_t r = 0; r < world; r++) {
-        snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", r);
+        if (is_hf) {
+            snprintf(name, sizeof(name),
+                     "shard-%05" PRIu32 "-model-00001-of-00001" SAFETENSORS_END,
+                     r + 1);
+        } else {
+            snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", r);
+        }
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
-    return target_grid(dst, &grid, world, err);
+    FSDP_TRY(target_grid(dst, &grid, world, err));
+    return is_hf ? drop_empty_files(convert, err) : FSDP_OK;
 }
 
 static fsdp_status_t add_whole(catalog_t *dst, uint64_t tensor, uint32_t file,
@@ -188,7 +224,7 @@ fsdp_status_t convert_shape(convert_t *convert, const char *single,
     FSDP_TRY(convert_keep_rest(convert, err));
     if (convert->format->id == FSDP_CKPT_HDF5) {
         FSDP_TRY(shape_sharded(convert, err));
-    } else if (convert->format->id == FSDP_CKPT_DCP) {
+    } else if (convert->format->has_boxes) {
         FSDP_TRY(shape_grid(convert, err));
     } else if (convert->format->id == FSDP_CKPT_UNIVERSAL) {
         FSDP_TRY(universal_shape(dst, err));

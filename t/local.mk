@@ -73,6 +73,7 @@ dist_check_SCRIPTS += \
 	t/t2306-zstd.t \
 	t/t2307-damage.t \
 	t/t2308-hostile.t \
+	t/t2309-dcp-hf.t \
 	t/t2310-torch.t \
 	t/t2315-universal.t \
 	t/t2316-chains-dcp.t \

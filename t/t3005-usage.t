@@ -62,7 +62,7 @@ test_expect_success 'what belongs to one program' '
 	wrong "--world or --strategy is needed$" fsdp-reshard a b &&
 	wrong "unrecognized option .--to" fsdp-reshard --to hdf5 a b &&
 	wrong "hdf5 is sharded: " fsdp-consolidate --to hdf5 a b &&
-	wrong "the format must be hdf5, hdf5-file, safetensors, dcp, torch, universal or llmc, not .zip.$" \
+	wrong "the format must be hdf5, hdf5-file, safetensors, dcp, dcp-hf, torch, universal or llmc, not .zip.$" \
 		fsdp-convert --to zip a b &&
 	wrong "the type to cast to must be f32, bf16, f16 or f64, not .i8.$" \
 		fsdp-convert --cast i8 a b &&

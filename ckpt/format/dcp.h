@@ -27,6 +27,11 @@ bool dcp_is_dir(const char *dir);
  */
 fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err);
 
+/* A piece as a box of its tensor, ndim entries each.
+ * @return false if it is neither one nor rows. */
+bool dcp_chunk(const catalog_t *cat, const catalog_piece_t *piece,
+               uint64_t *start, uint64_t *count);
+
 /* The writer, for the table of formats. */
 fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
                          uint64_t num, const char *path, fsdp_error_t *err);

@@ -1,7 +1,7 @@
 /*
- * Reading the Hugging Face form of PyTorch's distributed checkpoints: one
- * safetensors file or several for each rank, in whose metadata is where the
- * shards begin.  The shapes of the whole tensors are told nowhere: they are
+ * The Hugging Face form of PyTorch's distributed checkpoints: one safetensors
+ * file or several for each rank, in whose metadata is where the shards begin.
+ * The shapes of the whole tensors are told nowhere: they are
  * what the shards reach to, so that a last rank that is missing can only be
  * noticed by its file's number.
  */
@@ -19,8 +19,6 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-#define SHARDING "DCP_SHARDING_INFO"
-
 /* One shard: where it begins is in the JSON, what it is in the file's. */
 typedef struct {
     const safetensors_entry_t *entry;
@@ -33,10 +31,11 @@ typedef struct {
     catalog_t *cat;
     safetensors_file_t *files;
     char **paths;
-    json_t **infos; /* parsed SHARDING of each file */
+    json_t **infos; /* where the shards of each file belong */
     int num_files;
     shard_t *shards;
     size_t num_shards;
+    json_t *meta; /* the metadata of all files */
 } open_t;
 
 /* "shard-00002-model-00001-of-00001.safetensors": 2; 0: another name. */
@@ -129,7 +128,7 @@ static fsdp_status_t read_shard(const open_t *open, uint32_t index,
     if (!get_numbers(entry->shape, shard->count, &shard->ndim)) {
         return bad(file, entry->name, "its shape is none", err);
     }
-    if (!get_numbers(json_object_get(info, "saved_offsets"), shard->start,
+    if (!get_numbers(json_object_get(info, SAFETENSORS_OFFSETS), shard->start,
                      &ndim) ||
         ndim != shard->ndim) {
         return bad(file, entry->name,
@@ -161,16 +160,21 @@ static fsdp_status_t open_file(open_t *open, const char *name,
     open->num_files++;
 
     metadata = json_object_get(file->header, SAFETENSORS_METADATA);
-    text = json_object_get(metadata, SHARDING);
+    text = json_object_get(metadata, SAFETENSORS_SHARDING);
     open->infos[i] =
         json_is_string(text)
             ? json_loads(json_string_value(text), JSON_REJECT_DUPLICATES, NULL)
             : NULL;
     if (!json_is_object(open->infos[i])) {
-        return bad(file, SHARDING,
+        return bad(file, SAFETENSORS_SHARDING,
                    "is not in its metadata: where its shards belong is not "
                    "known",
                    err);
+    }
+    if (json_object_update_missing(
+            json_object_get(open->meta, SAFETENSORS_METADATA),
+            (json_t *)metadata) != 0) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", name);
     }
     return catalog_add_file(open->cat, name, file->data + file->data_size,
                             &index, err);
@@ -319,18 +323,32 @@ static fsdp_status_t add_tensors(open_t *open, fsdp_error_t *err)
         FSDP_TRY(add_tensor(open, open->shards + first, end - first, err));
     }
 
+    return FSDP_OK;
+}
+
+/* Values, tied names, and what else the metadata says. */
+static fsdp_status_t add_extra(const open_t *open, fsdp_error_t *err)
+{
+    json_t *metadata = json_object_get(open->meta, SAFETENSORS_METADATA);
+
+    json_object_del(metadata, SAFETENSORS_SHARDING);
+    json_object_del(metadata, SAFETENSORS_VERSION);
+    FSDP_TRY(safetensors_take_extra(open->cat, open->meta, err));
+    FSDP_TRY(safetensors_keep_meta(open->cat, open->meta, err));
     return catalog_seal(open->cat, CATALOG_CHECK_ALL, err);
 }
 
 static fsdp_status_t dcp_hf_open(const char *path, catalog_t *cat,
                                  fsdp_error_t *err)
 {
-    open_t open = {.cat = cat};
+    open_t open = {.cat = cat,
+                   .meta = json_pack("{s:{}}", SAFETENSORS_METADATA)};
     struct dirent **names;
     fsdp_status_t status;
     int num = scandir(path, &names, is_shard, alphasort);
 
     if (num < 0) {
+        json_decref(open.meta);
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m", path);
     }
 
@@ -338,6 +356,10 @@ static fsdp_status_t dcp_hf_open(const char *path, catalog_t *cat,
     if (status == FSDP_OK) {
         status = add_tensors(&open, err);
     }
+    if (status == FSDP_OK) {
+        status = add_extra(&open, err);
+    }
+    json_decref(open.meta);
     for (int i = 0; i < num; i++) {
         if (i < open.num_files) {
             safetensors_file_close(&open.files[i]);
@@ -363,4 +385,6 @@ const format_t format_dcp_hf = {
     .probe = probe,
     .open = dcp_hf_open,
     .is_dir = true,
+    .has_boxes = true,
+    .create = safetensors_create,
 };

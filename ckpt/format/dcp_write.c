@@ -26,10 +26,8 @@
 
 /* --- Chunks ------------------------------------------------------------------- */
 
-/* A piece is a box or rows of its tensor.
- * @return false if it is neither. */
-static bool chunk_of(const catalog_t *cat, const catalog_piece_t *piece,
-                     uint64_t *start, uint64_t *count)
+bool dcp_chunk(const catalog_t *cat, const catalog_piece_t *piece,
+               uint64_t *start, uint64_t *count)
 {
     const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
     const uint64_t *dims = cat->dims + tensor->dims_first;
@@ -62,7 +60,7 @@ static fsdp_status_t make_archive(const catalog_t *cat,
     uint32_t crc32 =
         (piece->crc_first != CATALOG_NONE) ? cat->crcs[piece->crc_first] : 0;
 
-    if (!chunk_of(cat, piece, start, count)) {
+    if (!dcp_chunk(cat, piece, start, count)) {
         return fsdp_error_set(err, FSDP_ERR_BAD_STATE,
                               "tensor %s: a piece is neither rows nor a box",
                               tensor->name);
@@ -310,8 +308,8 @@ static void write_tensor(pickle_writer_t *writer, uint32_t *memos,
     pickle_write_op(writer, ']');
     pickle_write_op(writer, '(');
     for (uint32_t i = 0; i < tensor->piece_count; i++) {
-        (void)chunk_of(cat, &cat->pieces[tensor->piece_first + i], start,
-                       count);
+        (void)dcp_chunk(cat, &cat->pieces[tensor->piece_first + i], start,
+                        count);
         write_chunk(writer, memos, tensor->ndim, start, count);
     }
     if (tensor->piece_count == 0) {
@@ -373,7 +371,7 @@ static void write_records(pickle_writer_t *writer, uint32_t *memos,
     for (uint32_t i = 0; i < tensor->piece_count; i++) {
         const catalog_piece_t *piece = &cat->pieces[tensor->piece_first + i];
 
-        (void)chunk_of(cat, piece, start, count);
+        (void)dcp_chunk(cat, piece, start, count);
         begin_object(writer, META, "MetadataIndex");
         write_key(writer, memos, KEY_FQN);
         pickle_write_again(writer, name, &memo);

@@ -556,9 +556,9 @@ static fsdp_status_t take_values(catalog_t *cat, json_t *metadata,
     return status;
 }
 
-/* Of metadata, what is values and tied names: a name that is no tensor, with
- * the name of one. */
-static fsdp_status_t take_extra(catalog_t *cat, json_t *meta, fsdp_error_t *err)
+/* A tied name is one that is no tensor, with the name of one. */
+fsdp_status_t safetensors_take_extra(catalog_t *cat, json_t *meta,
+                                     fsdp_error_t *err)
 {
     json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA), *value;
     fsdp_status_t status = FSDP_OK;
@@ -611,7 +611,7 @@ static fsdp_status_t open_sharded(const char *dir, const char *name,
     for (size_t i = 0; i < num; i++) {
         FSDP_TRY_GOTO(add_shard(cat, dir, names[i], map, meta, err), err_free);
     }
-    FSDP_TRY_GOTO(take_extra(cat, meta, err), err_free);
+    FSDP_TRY_GOTO(safetensors_take_extra(cat, meta, err), err_free);
     FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
     status = check_found(cat, path, map, err);
 err_free:
@@ -730,8 +730,8 @@ err_free:
     return status;
 }
 
-static fsdp_status_t keep_meta(catalog_t *cat, const json_t *meta,
-                               fsdp_error_t *err)
+fsdp_status_t safetensors_keep_meta(catalog_t *cat, const json_t *meta,
+                                    fsdp_error_t *err)
 {
     char *text = json_dumps(meta, JSON_COMPACT);
 
@@ -763,10 +763,10 @@ static fsdp_status_t open_member(const char *dir, const char *name,
         FSDP_TRY_GOTO(open_sharded(dir, name, cat, meta, err), err_free);
     } else {
         FSDP_TRY_GOTO(add_shard(cat, dir, name, NULL, meta, err), err_free);
-        FSDP_TRY_GOTO(take_extra(cat, meta, err), err_free);
+        FSDP_TRY_GOTO(safetensors_take_extra(cat, meta, err), err_free);
         FSDP_TRY_GOTO(catalog_seal(cat, CATALOG_CHECK_ALL, err), err_free);
     }
-    status = keep_meta(cat, meta, err);
+    status = safetensors_keep_meta(cat, meta, err);
 err_free:
     json_decref(meta);
     return status;

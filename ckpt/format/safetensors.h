@@ -13,6 +13,12 @@
 #define SAFETENSORS_METADATA   "__metadata__"
 #define SAFETENSORS_VALUES     "fsdp_values" /* in it: value_all() as text */
 
+/* In it, of the shards of PyTorch's distributed checkpoints: JSON text of
+ * {NAME: {"saved_offsets": [n, …]}}. */
+#define SAFETENSORS_SHARDING "DCP_SHARDING_INFO"
+#define SAFETENSORS_OFFSETS  "saved_offsets"
+#define SAFETENSORS_VERSION  "DCP_VERSION"
+
 #define SAFETENSORS_NUM_DTYPES 22
 
 typedef struct {
@@ -54,7 +60,15 @@ fsdp_status_t safetensors_file_open(const char *path, safetensors_file_t *file,
                                     fsdp_error_t *err);
 void safetensors_file_close(safetensors_file_t *file);
 
-/* format_t.create and .finish. */
+/* Of {"__metadata__": {…}}, the metadata of all files: take out values and
+ * tied names, and add them; keep the rest as the catalog's. */
+fsdp_status_t safetensors_take_extra(catalog_t *cat, json_t *meta,
+                                     fsdp_error_t *err);
+fsdp_status_t safetensors_keep_meta(catalog_t *cat, const json_t *meta,
+                                    fsdp_error_t *err);
+
+/* format_t.create and .finish; create is also that of the shards of PyTorch's
+ * distributed checkpoints. */
 fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
                                  const uint64_t *pieces, uint64_t num,
                                  const char *path, fsdp_error_t *err);

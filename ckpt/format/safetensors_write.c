@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/format/dcp.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
@@ -84,6 +85,15 @@ static void text_string(text_t *text, const char *string)
     text_add(text, "\"", 1);
 }
 
+static void text_numbers(text_t *text, const uint64_t *numbers, uint32_t num)
+{
+    text_add(text, "[", 1);
+    for (uint32_t i = 0; i < num; i++) {
+        text_printf(text, "%s%" PRIu64, (i > 0) ? "," : "", numbers[i]);
+    }
+    text_add(text, "]", 1);
+}
+
 static void text_pair(text_t *text, const char *key, const char *value,
                       bool *first)
 {
@@ -97,7 +107,9 @@ static void text_pair(text_t *text, const char *key, const char *value,
 /* Whether what is kept under this key of a source is written anew. */
 static bool is_replaced(const catalog_t *cat, const char *key)
 {
-    bool replaced = strcmp(key, SAFETENSORS_VALUES) == 0;
+    bool replaced = strcmp(key, SAFETENSORS_VALUES) == 0 ||
+                    strcmp(key, SAFETENSORS_SHARDING) == 0 ||
+                    strcmp(key, SAFETENSORS_VERSION) == 0;
 
     for (uint64_t i = 0; i < cat->num_aliases && !replaced; i++) {
         replaced = strcmp(key, cat->aliases[i].name) == 0;
@@ -121,38 +133,6 @@ static void text_values(text_t *text, const catalog_t *cat, bool *first)
     json_decref(values);
 }
 
-/* "__metadata__": that of a source, if what was kept has one; tied names with
- * the name of the tensor that is there, as safetensors.torch.save_model()
- * writes them; values. */
-static void text_metadata(text_t *text, const catalog_t *cat)
-{
-    json_t *meta = json_loads(cat->meta, 0, NULL), *value;
-    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA);
-    const char *key;
-    bool first = true;
-
-    text_printf(text, "\"%s\":{", SAFETENSORS_METADATA);
-    if (json_object_size(metadata) == 0) {
-        text_pair(text, "format", "pt", &first);
-    }
-    json_object_foreach(metadata, key, value)
-    {
-        if (json_is_string(value) && !is_replaced(cat, key)) {
-            text_pair(text, key, json_string_value(value), &first);
-        }
-    }
-    for (uint64_t i = 0; i < cat->num_aliases; i++) {
-        const catalog_alias_t *alias = &cat->aliases[i];
-
-        text_pair(text, alias->name, cat->tensors[alias->tensor].name, &first);
-    }
-    if (cat->num_values > 0) {
-        text_values(text, cat, &first);
-    }
-    text_add(text, "}", 1);
-    json_decref(meta);
-}
-
 /* Place of a type in that order, or -1. */
 static int dtype_rank(fsdp_dtype_t dtype)
 {
@@ -165,12 +145,80 @@ static int dtype_rank(fsdp_dtype_t dtype)
     return -1;
 }
 
-/* A tensor of the file, and where to tell its offset. */
+/* What the file has of a tensor: all of it, but in a shard. */
 typedef struct {
     const catalog_tensor_t *tensor;
     int rank;
-    uint64_t piece; /* CATALOG_NONE: it is empty */
+    uint64_t piece; /* where to tell its offset; CATALOG_NONE: it is empty */
+    uint64_t start[FSDP_CKPT_MAX_NDIM], count[FSDP_CKPT_MAX_NDIM];
+    uint64_t bytes;
 } item_t;
+
+/* Where the shards of a file begin in their tensors. */
+static void text_sharding(text_t *text, const item_t *items, size_t num,
+                          bool *first)
+{
+    text_t inner = {0};
+
+    for (size_t i = 0; i < num; i++) {
+        text_add(&inner, (i > 0) ? ", " : "{", (i > 0) ? 2 : 1);
+        text_string(&inner, items[i].tensor->name);
+        text_printf(&inner, ": {\"" SAFETENSORS_OFFSETS "\": ");
+        text_numbers(&inner, items[i].start, items[i].tensor->ndim);
+        text_add(&inner, "}", 1);
+    }
+    text_add(&inner, "}", 2); /* and its '\0' */
+    if (inner.failed) {
+        text->failed = true;
+    } else {
+        text_pair(text, SAFETENSORS_SHARDING, inner.data, first);
+        text_pair(text, SAFETENSORS_VERSION, "1.0", first);
+    }
+    free(inner.data);
+}
+
+/* Tied names with the name of the tensor that is there, as
+ * safetensors.torch.save_model() writes them; values. */
+static void text_extra(text_t *text, const catalog_t *cat, bool *first)
+{
+    for (uint64_t i = 0; i < cat->num_aliases; i++) {
+        const catalog_alias_t *alias = &cat->aliases[i];
+
+        text_pair(text, alias->name, cat->tensors[alias->tensor].name, first);
+    }
+    if (cat->num_values > 0) {
+        text_values(text, cat, first);
+    }
+}
+
+/* "__metadata__": that of a source, if what was kept has one, and more. */
+static void text_metadata(text_t *text, const catalog_t *cat, uint32_t file,
+                          const item_t *items, size_t num)
+{
+    json_t *meta = json_loads(cat->meta, 0, NULL), *value;
+    json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA);
+    bool is_shard = cat->format == FSDP_CKPT_DCP_HF, first = true;
+    const char *key;
+
+    text_printf(text, "\"%s\":{", SAFETENSORS_METADATA);
+    if (is_shard) {
+        text_sharding(text, items, num, &first);
+    }
+    if (json_object_size(metadata) == 0) {
+        text_pair(text, "format", "pt", &first);
+    }
+    json_object_foreach(metadata, key, value)
+    {
+        if (json_is_string(value) && !is_replaced(cat, key)) {
+            text_pair(text, key, json_string_value(value), &first);
+        }
+    }
+    if (!is_shard || file == 0) {
+        text_extra(text, cat, &first);
+    }
+    text_add(text, "}", 1);
+    json_decref(meta);
+}
 
 static int by_dtype_and_name(const void *a, const void *b)
 {
@@ -179,6 +227,30 @@ static int by_dtype_and_name(const void *a, const void *b)
     return (left->rank != right->rank)
                ? right->rank - left->rank
                : strcmp(left->tensor->name, right->tensor->name);
+}
+
+/* @return false if the file cannot hold it. */
+static bool measure(const catalog_t *cat, item_t *item)
+{
+    const catalog_piece_t *piece = NULL;
+
+    if (item->piece != CATALOG_NONE) {
+        piece = &cat->pieces[item->piece];
+        item->tensor = &cat->tensors[piece->tensor];
+        item->bytes = catalog_piece_bytes(cat, piece);
+    }
+
+    memcpy(item->count, cat->dims + item->tensor->dims_first,
+           item->tensor->ndim * sizeof(*item->count));
+    item->rank = dtype_rank((fsdp_dtype_t)item->tensor->dtype);
+    if (item->rank < 0 ||
+        strcmp(item->tensor->name, SAFETENSORS_METADATA) == 0) {
+        return false;
+    }
+
+    return piece == NULL || piece->count == item->tensor->numel ||
+           (cat->format == FSDP_CKPT_DCP_HF &&
+            dcp_chunk(cat, piece, item->start, item->count));
 }
 
 /* The tensors of a file in the writer's order.  Those without elements have no
@@ -200,25 +272,20 @@ static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
     }
 
     for (uint64_t i = 0; i < num; i++) {
-        items[count++] =
-            (item_t){.tensor = &cat->tensors[cat->pieces[pieces[i]].tensor],
-                     .piece = pieces[i]};
+        items[count++].piece = pieces[i];
     }
     for (uint64_t t = 0; file == 0 && t < cat->num_tensors; t++) {
         if (cat->tensors[t].numel == 0) {
-            items[count++] =
-                (item_t){.tensor = &cat->tensors[t], .piece = CATALOG_NONE};
+            items[count].tensor = &cat->tensors[t];
+            items[count++].piece = CATALOG_NONE;
         }
     }
 
     for (size_t i = 0; i < count; i++) {
-        const catalog_tensor_t *tensor = items[i].tensor;
+        const catalog_tensor_t *tensor;
 
-        items[i].rank = dtype_rank((fsdp_dtype_t)tensor->dtype);
-        if (items[i].rank < 0 ||
-            strcmp(tensor->name, SAFETENSORS_METADATA) == 0 ||
-            (items[i].piece != CATALOG_NONE &&
-             cat->pieces[items[i].piece].count != tensor->numel)) {
+        if (!measure(cat, &items[i])) {
+            tensor = items[i].tensor;
             free(items);
             return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                                   "tensor %s (%s) cannot be written to "
@@ -234,21 +301,15 @@ static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
     return FSDP_OK;
 }
 
-static void text_item(text_t *text, const catalog_t *cat, const item_t *item,
-                      uint64_t begin)
+static void text_item(text_t *text, const item_t *item, uint64_t begin)
 {
-    const catalog_tensor_t *tensor = item->tensor;
-
     text_add(text, ",", 1);
-    text_string(text, tensor->name);
-    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[",
+    text_string(text, item->tensor->name);
+    text_printf(text, ":{\"dtype\":\"%s\",\"shape\":",
                 safetensors_dtypes[item->rank].name);
-    for (uint32_t d = 0; d < tensor->ndim; d++) {
-        text_printf(text, "%s%" PRIu64, (d > 0) ? "," : "",
-                    cat->dims[tensor->dims_first + d]);
-    }
-    text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin,
-                begin + tensor->bytes);
+    text_numbers(text, item->count, item->tensor->ndim);
+    text_printf(text, ",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin,
+                begin + item->bytes);
 }
 
 static fsdp_status_t write_header(const char *path, const text_t *text,
@@ -285,10 +346,10 @@ fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
 
     FSDP_TRY(collect(cat, file, pieces, num, &items, &count, err));
     text_add(&text, "{", 1);
-    text_metadata(&text, cat);
+    text_metadata(&text, cat, file, items, count);
     for (size_t i = 0; i < count; i++) {
-        text_item(&text, cat, &items[i], size);
-        size += items[i].tensor->bytes;
+        text_item(&text, &items[i], size);
+        size += items[i].bytes;
     }
     text_add(&text, "}", 1);
     text_add(&text, "       ", -text.size % 8);
@@ -309,7 +370,7 @@ fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
         if (items[i].piece != CATALOG_NONE) {
             cat->pieces[items[i].piece].offset = size;
         }
-        size += items[i].tensor->bytes;
+        size += items[i].bytes;
     }
     cat->files[file].size = size;
     status = write_header(path, &text, size, err);
