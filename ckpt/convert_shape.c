@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ckpt/format/dcp.h"
 #include "ckpt/format/llmc.h"
 #include "ckpt/format/universal.h"
 #include "lib/util/check.h"
@@ -126,7 +127,7 @@ static fsdp_status_t shape_grid(convert_t *convert, fsdp_error_t *err)
         FSDP_TRY(catalog_add_file(dst, name, 0, &index, err));
     }
     FSDP_TRY(target_grid(dst, &grid, world, err));
-    return is_hf ? drop_empty_files(convert, err) : FSDP_OK;
+    return is_hf ? drop_empty_files(convert, err) : dcp_prepare(dst, err);
 }
 
 static fsdp_status_t add_whole(catalog_t *dst, uint64_t tensor, uint32_t file,

@@ -154,6 +154,9 @@ libckptcore_la_SOURCES += \
 	ckpt/format/dcp_archive.c \
 	ckpt/format/dcp_archive.h \
 	ckpt/format/dcp_hf.c \
+	ckpt/format/dcp_paths.c \
+	ckpt/format/dcp_paths.h \
+	ckpt/format/dcp_prepare.c \
 	ckpt/format/dcp_write.c \
 	ckpt/pickle_value.c \
 	ckpt/pickle_write.c \

@@ -23,6 +23,7 @@
 
 #include "ckpt/format.h"
 #include "ckpt/format/dcp_meta.h"
+#include "ckpt/format/dcp_paths.h"
 #include "ckpt/torch_object.h"
 #include "ckpt/unpack.h"
 #include "ckpt/zip.h"
@@ -60,6 +61,8 @@ typedef struct {
     int fd;
     char *path;
     uint32_t next_crc, end_crc;
+
+    json_t *nesting; /* what is noted of containers */
 } loader_t;
 
 /* One archive, open. */
@@ -661,6 +664,10 @@ static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
     if (status == FSDP_OK) {
         status = load_records(loader, err);
     }
+    if (status == FSDP_OK &&
+        !dcp_paths_note(meta->pickle, meta->paths, loader->nesting)) {
+        status = no_memory(loader, err);
+    }
     free(loader->tensors);
     free(loader->files);
     free(loader->sizes);
@@ -793,6 +800,16 @@ static fsdp_status_t load_ranks(loader_t *loader, const char *dir,
     return status;
 }
 
+/* What directories before this one have noted of containers. */
+static json_t *noted(const catalog_t *cat)
+{
+    json_t *meta = json_loads(cat->meta, 0, NULL);
+    json_t *nesting = json_incref(json_object_get(meta, NEST_KEY));
+
+    json_decref(meta);
+    return (nesting != NULL) ? nesting : json_object();
+}
+
 fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
 {
     loader_t loader = {.cat = cat, .fd = -1};
@@ -808,8 +825,13 @@ fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
 
     cat->crc_zip = true;
     loader.sub = prefix;
+    loader.nesting = noted(cat);
     status = has_file(dir, DCP_METADATA) ? load_file(&loader, DCP_METADATA, err)
                                          : load_ranks(&loader, dir, err);
+    if (status == FSDP_OK) {
+        status = nest_keep(cat, loader.nesting, err);
+    }
+    json_decref(loader.nesting);
     free(dir);
     free(prefix);
     return status;

@@ -32,6 +32,21 @@ fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err);
 bool dcp_chunk(const catalog_t *cat, const catalog_piece_t *piece,
                uint64_t *start, uint64_t *count);
 
+/**
+ * Which tensors of a sealed catalog are in values, so that they are no entries
+ * of their own.
+ *
+ * @param inner_p  For each tensor; the caller frees it.
+ */
+fsdp_status_t dcp_find_inner(const catalog_t *cat, bool **inner_p,
+                             fsdp_error_t *err);
+
+/**
+ * Of a target that is not sealed: put the tensors in values, whole, where the
+ * values will be, and add what PyTorch's optimizers keep beside their tensors.
+ */
+fsdp_status_t dcp_prepare(catalog_t *cat, fsdp_error_t *err);
+
 /* The writer, for the table of formats. */
 fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
                          uint64_t num, const char *path, fsdp_error_t *err);

@@ -5,9 +5,7 @@
 #ifndef FSDP_DCP_ARCHIVE_H
 #define FSDP_DCP_ARCHIVE_H
 
-#include <jansson.h>
-
-#include "ckpt/fsdp_ckpt.h"
+#include "ckpt/catalog.h"
 
 /* What lies before the data and behind it. */
 typedef struct {
@@ -28,14 +26,33 @@ fsdp_status_t dcp_archive_tensor(fsdp_dtype_t dtype, unsigned ndim,
                                  uint32_t crc32, dcp_archive_t *archive_p,
                                  fsdp_error_t *err);
 
+/* Bytes of an archive, and the tensor whose data follows. */
+typedef struct {
+    char *data;
+    size_t size;
+    uint32_t tensor; /* in the catalog; CATALOG_NONE: the archive ends */
+} dcp_part_t;
+
+/* The archive of a value, with the tensors in it. */
+typedef struct {
+    dcp_part_t *parts;
+    size_t num;
+    uint64_t size; /* with the data of tensors */
+} dcp_value_t;
+
 /**
- * Of a value, as value.h describes it: all of it is in the head.
+ * Of a value.  The checksums of the data of its tensors are those of their
+ * pieces, of which each has one at most; the sizes do not depend on them.
  *
- * @param known_p  false, and no archive, if it holds a tensor or an object of
- *                 another class.
+ * @param cat  Sealed.
+ *
+ * @return FSDP_ERR_UNSUPPORTED if it holds what cannot be written: the message
+ *         names it.
  */
-fsdp_status_t dcp_archive_value(const json_t *value, bool *known_p,
-                                dcp_archive_t *archive_p, fsdp_error_t *err);
+fsdp_status_t dcp_archive_value(const catalog_t *cat, uint64_t value,
+                                dcp_value_t *archive_p, fsdp_error_t *err);
+
+void dcp_value_free(dcp_value_t *archive);
 
 void dcp_archive_free(dcp_archive_t *archive);
 

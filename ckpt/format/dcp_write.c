@@ -16,8 +16,8 @@
 
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/dcp_archive.h"
+#include "ckpt/format/dcp_paths.h"
 #include "ckpt/pickle_write.h"
-#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -71,21 +71,83 @@ static fsdp_status_t make_archive(const catalog_t *cat,
                               err);
 }
 
+/* --- Values --------------------------------------------------------------------- */
+
+/* Say where the data of the tensors in a value is, if its archive begins at
+ * @a *at; that is moved to its end. */
+static void place_value(catalog_t *cat, const dcp_value_t *archive,
+                        uint64_t *at)
+{
+    for (size_t i = 0; i < archive->num; i++) {
+        const dcp_part_t *part = &archive->parts[i];
+        const catalog_tensor_t *tensor;
+
+        *at += part->size;
+        if (part->tensor != CATALOG_NONE) {
+            tensor = &cat->tensors[part->tensor];
+            if (tensor->piece_count > 0) {
+                cat->pieces[tensor->piece_first].offset = *at;
+            }
+            *at += tensor->bytes;
+        }
+    }
+}
+
+static fsdp_status_t place_values(catalog_t *cat, uint64_t *at,
+                                  fsdp_error_t *err)
+{
+    for (uint64_t v = 0; v < cat->num_values; v++) {
+        dcp_value_t archive;
+
+        FSDP_TRY(dcp_archive_value(cat, v, &archive, err));
+        place_value(cat, &archive, at);
+        dcp_value_free(&archive);
+    }
+
+    return FSDP_OK;
+}
+
+static fsdp_status_t place_chunks(catalog_t *cat, const uint64_t *pieces,
+                                  uint64_t num, const bool *inner, uint64_t *at,
+                                  fsdp_error_t *err)
+{
+    for (uint64_t i = 0; i < num; i++) {
+        catalog_piece_t *piece = &cat->pieces[pieces[i]];
+        dcp_archive_t archive;
+
+        if (inner != NULL && inner[piece->tensor]) {
+            continue;
+        }
+        FSDP_TRY(make_archive(cat, piece, &archive, err));
+        piece->offset = *at + archive.head_size;
+        *at =
+            piece->offset + catalog_piece_bytes(cat, piece) + archive.tail_size;
+        dcp_archive_free(&archive);
+    }
+
+    return FSDP_OK;
+}
+
+/* The first file has all values, and the tensors in them. */
+static fsdp_status_t place_first(catalog_t *cat, const uint64_t *pieces,
+                                 uint64_t num, uint64_t *at, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    bool *inner;
+
+    FSDP_TRY(dcp_find_inner(cat, &inner, err));
+    status = place_chunks(cat, pieces, num, inner, at, err);
+    free(inner);
+    return (status == FSDP_OK) ? place_values(cat, at, err) : status;
+}
+
 fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
                          uint64_t num, const char *path, fsdp_error_t *err)
 {
     uint64_t at = 0;
 
-    for (uint64_t i = 0; i < num; i++) {
-        catalog_piece_t *piece = &cat->pieces[pieces[i]];
-        dcp_archive_t archive;
-
-        FSDP_TRY(make_archive(cat, piece, &archive, err));
-        piece->offset = at + archive.head_size;
-        at =
-            piece->offset + catalog_piece_bytes(cat, piece) + archive.tail_size;
-        dcp_archive_free(&archive);
-    }
+    FSDP_TRY((file == 0) ? place_first(cat, pieces, num, &at, err)
+                         : place_chunks(cat, pieces, num, NULL, &at, err));
     cat->files[file].size = at;
     cat->files[file].table = 0;
 
@@ -97,15 +159,15 @@ fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
 /* Where a record lies. */
 typedef struct {
     uint64_t at, size;
-    bool is_there;
 } extent_t;
 
 typedef struct {
     const catalog_t *cat;
     const char *dir;
+    bool *inner; /* tensors that are in values */
     extent_t *pieces;
     extent_t *values;
-    uint64_t value_end; /* of the first file */
+    uint64_t end; /* of what was written to the file */
 } finish_t;
 
 static fsdp_status_t no_memory(const finish_t *finish, fsdp_error_t *err)
@@ -126,54 +188,59 @@ static fsdp_status_t write_archive(finish_t *finish, uint64_t index, int fd,
     FSDP_TRY(make_archive(cat, piece, &archive, err));
     finish->pieces[index] =
         (extent_t){piece->offset - archive.head_size,
-                   archive.head_size + bytes + archive.tail_size, true};
+                   archive.head_size + bytes + archive.tail_size};
     status = io_pwrite(fd, archive.head, archive.head_size,
                        piece->offset - archive.head_size, path, err);
     if (status == FSDP_OK) {
         status = io_pwrite(fd, archive.tail, archive.tail_size,
                            piece->offset + bytes, path, err);
     }
+    finish->end = piece->offset + bytes + archive.tail_size;
     dcp_archive_free(&archive);
     return status;
 }
 
-/* Nothing is left out without a word: a value that holds tensors, or objects of
- * classes that only its program knows, ends the conversion. */
 static fsdp_status_t write_value(finish_t *finish, uint64_t index, int fd,
                                  const char *path, fsdp_error_t *err)
 {
-    const catalog_value_t *value = &finish->cat->values[index];
-    dcp_archive_t archive = {0};
-    fsdp_status_t status;
-    json_t *json;
-    bool known;
+    const catalog_t *cat = finish->cat;
+    fsdp_status_t status = FSDP_OK;
+    uint64_t at = finish->end;
+    dcp_value_t archive;
 
-    FSDP_TRY(
-        value_parse(value->name, value->json, strlen(value->json), &json, err));
-    status = dcp_archive_value(json, &known, &archive, err);
-    json_decref(json);
-    if (status != FSDP_OK) {
-        return status;
-    }
-    if (!known) {
-        return fsdp_error_set(
-            err, FSDP_ERR_UNSUPPORTED,
-            "value '%s' holds tensors or objects that cannot be written to "
-            "this format: leave it out with --exclude '%s'",
-            value->name, value->name);
-    }
+    FSDP_TRY(dcp_archive_value(cat, index, &archive, err));
+    finish->values[index] = (extent_t){at, archive.size};
+    for (size_t i = 0; i < archive.num && status == FSDP_OK; i++) {
+        const dcp_part_t *part = &archive.parts[i];
 
-    finish->values[index] = (extent_t){
-        finish->value_end, archive.head_size + archive.tail_size, true};
-    status = io_pwrite(fd, archive.head, archive.head_size, finish->value_end,
-                       path, err);
-    if (status == FSDP_OK) {
-        status = io_pwrite(fd, archive.tail, archive.tail_size,
-                           finish->value_end + archive.head_size, path, err);
+        status = io_pwrite(fd, part->data, part->size, at, path, err);
+        at += part->size;
+        if (part->tensor != CATALOG_NONE) {
+            at += cat->tensors[part->tensor].bytes;
+        }
     }
-    finish->value_end += archive.head_size + archive.tail_size;
-    dcp_archive_free(&archive);
+    finish->end = at;
+    dcp_value_free(&archive);
     return status;
+}
+
+/* Behind the last of the chunks values begin. */
+static fsdp_status_t write_chunks(finish_t *finish, uint32_t file, int fd,
+                                  const char *path, fsdp_error_t *err)
+{
+    const catalog_t *cat = finish->cat;
+    uint64_t end = 0;
+
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        if (cat->pieces[p].file == file &&
+            !finish->inner[cat->pieces[p].tensor]) {
+            FSDP_TRY(write_archive(finish, p, fd, path, err));
+            end = (finish->end > end) ? finish->end : end;
+        }
+    }
+
+    finish->end = end;
+    return FSDP_OK;
 }
 
 static fsdp_status_t finish_file(finish_t *finish, uint32_t file,
@@ -193,11 +260,7 @@ static fsdp_status_t finish_file(finish_t *finish, uint32_t file,
         free(path);
         return status;
     }
-    for (uint64_t p = 0; p < cat->num_pieces && status == FSDP_OK; p++) {
-        if (cat->pieces[p].file == file) {
-            status = write_archive(finish, p, fd, path, err);
-        }
-    }
+    status = write_chunks(finish, file, fd, path, err);
     for (uint64_t v = 0; file == 0 && v < cat->num_values && status == FSDP_OK;
          v++) {
         status = write_value(finish, v, fd, path, err);
@@ -327,20 +390,20 @@ static void write_entries(pickle_writer_t *writer, uint32_t *memos,
     pickle_write_op(writer, '}');
     pickle_write_op(writer, '(');
     for (uint64_t t = 0; t < cat->num_tensors; t++) {
-        pickle_write_text(writer, cat->tensors[t].name);
-        write_tensor(writer, memos, cat, &cat->tensors[t]);
+        if (!finish->inner[t]) {
+            pickle_write_text(writer, cat->tensors[t].name);
+            write_tensor(writer, memos, cat, &cat->tensors[t]);
+        }
     }
     for (uint64_t i = 0; i < cat->num_aliases; i++) {
         pickle_write_text(writer, cat->aliases[i].name);
         write_tensor(writer, memos, cat, &cat->tensors[cat->aliases[i].tensor]);
     }
     for (uint64_t v = 0; v < cat->num_values; v++) {
-        if (finish->values[v].is_there) {
-            pickle_write_text(writer, cat->values[v].name);
-            pickle_write_class(writer, META, "BytesStorageMetadata");
-            pickle_write_op(writer, ')');
-            pickle_write_op(writer, '\x81');
-        }
+        pickle_write_text(writer, cat->values[v].name);
+        pickle_write_class(writer, META, "BytesStorageMetadata");
+        pickle_write_op(writer, ')');
+        pickle_write_op(writer, '\x81');
     }
     pickle_write_op(writer, 'u');
 }
@@ -394,6 +457,9 @@ static void write_storage(pickle_writer_t *writer, uint32_t *memos,
     pickle_write_op(writer, '}');
     pickle_write_op(writer, '(');
     for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        if (finish->inner[t]) {
+            continue;
+        }
         write_records(writer, memos, finish, cat->tensors[t].name,
                       &cat->tensors[t], path_memos);
     }
@@ -402,47 +468,22 @@ static void write_storage(pickle_writer_t *writer, uint32_t *memos,
                       &cat->tensors[cat->aliases[i].tensor], path_memos);
     }
     for (uint64_t v = 0; v < cat->num_values; v++) {
-        if (finish->values[v].is_there) {
-            begin_object(writer, META, "MetadataIndex");
-            write_key(writer, memos, KEY_FQN);
-            pickle_write_text(writer, cat->values[v].name);
-            write_key(writer, memos, KEY_OFFSET);
-            pickle_write_op(writer, 'N');
-            write_key(writer, memos, KEY_INDEX);
-            pickle_write_op(writer, 'N');
-            end_object(writer);
-            write_place(writer, memos, cat->files[0].path, &path_memos[0],
-                        &finish->values[v]);
-        }
+        begin_object(writer, META, "MetadataIndex");
+        write_key(writer, memos, KEY_FQN);
+        pickle_write_text(writer, cat->values[v].name);
+        write_key(writer, memos, KEY_OFFSET);
+        pickle_write_op(writer, 'N');
+        write_key(writer, memos, KEY_INDEX);
+        pickle_write_op(writer, 'N');
+        end_object(writer);
+        write_place(writer, memos, cat->files[0].path, &path_memos[0],
+                    &finish->values[v]);
     }
     pickle_write_op(writer, 'u');
 }
 
-/* The true path of each name: the name itself, as one key. */
-static void write_paths(pickle_writer_t *writer, const finish_t *finish)
-{
-    const catalog_t *cat = finish->cat;
-    uint64_t num = cat->num_tensors + cat->num_aliases + cat->num_values;
-
-    pickle_write_op(writer, '}');
-    pickle_write_op(writer, '(');
-    for (uint64_t i = 0; i < num; i++) {
-        uint64_t a = i - cat->num_tensors, v = a - cat->num_aliases;
-        const char *name = (i < cat->num_tensors)   ? cat->tensors[i].name
-                           : (a < cat->num_aliases) ? cat->aliases[a].name
-                                                    : cat->values[v].name;
-
-        if (i < cat->num_tensors + cat->num_aliases ||
-            finish->values[v].is_there) {
-            pickle_write_text(writer, name);
-            pickle_write_text(writer, name);
-            pickle_write_op(writer, '\x85');
-        }
-    }
-    pickle_write_op(writer, 'u');
-}
-
-static fsdp_status_t write_metadata(const finish_t *finish, fsdp_error_t *err)
+static fsdp_status_t write_metadata(const finish_t *finish,
+                                    const dcp_paths_t *paths, fsdp_error_t *err)
 {
     const catalog_t *cat = finish->cat;
     uint32_t memos[NUM_KEYS];
@@ -464,7 +505,7 @@ static fsdp_status_t write_metadata(const finish_t *finish, fsdp_error_t *err)
     pickle_write_text(&writer, "state_dict_metadata");
     write_entries(&writer, memos, finish);
     pickle_write_text(&writer, "planner_data");
-    write_paths(&writer, finish);
+    dcp_paths_write(paths, finish->inner, &writer);
     pickle_write_text(&writer, "storage_data");
     write_storage(&writer, memos, finish, path_memos);
     pickle_write_text(&writer, "storage_meta");
@@ -483,20 +524,25 @@ fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,
                          fsdp_error_t *err)
 {
     finish_t finish = {.cat = cat, .dir = dir};
-    fsdp_status_t status = FSDP_OK;
+    dcp_paths_t paths = {0};
+    fsdp_status_t status;
 
     finish.pieces = calloc(cat->num_pieces + 1, sizeof(*finish.pieces));
     finish.values = calloc(cat->num_values + 1, sizeof(*finish.values));
-    finish.value_end = (cat->num_files > 0) ? cat->files[0].size : 0;
-    if (finish.pieces == NULL || finish.values == NULL) {
-        status = no_memory(&finish, err);
+    status = (finish.pieces != NULL && finish.values != NULL)
+                 ? dcp_find_inner(cat, &finish.inner, err)
+                 : no_memory(&finish, err);
+    if (status == FSDP_OK) {
+        status = dcp_paths_make(cat, &paths, err);
     }
     for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
         status = finish_file(&finish, f, err);
     }
     if (status == FSDP_OK) {
-        status = write_metadata(&finish, err);
+        status = write_metadata(&finish, &paths, err);
     }
+    dcp_paths_free(&paths);
+    free(finish.inner);
     free(finish.pieces);
     free(finish.values);
     return status;
