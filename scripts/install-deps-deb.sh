@@ -19,6 +19,8 @@ PACKAGES=(
 	fortunes hdf5-tools python3 python3-h5py python3-numpy
 	# tests
 	binutils g++ git man-db mandoc perl sharness shellcheck xz-utils zstd
+	# tests: readers of what we write, and a place for PyPI's
+	python3-torch python3-venv
 	# ./dev format, ./dev bench ckpt
 	clang-format time
 )

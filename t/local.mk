@@ -75,6 +75,7 @@ dist_check_SCRIPTS += \
 	t/t2308-hostile.t \
 	t/t2309-dcp-hf.t \
 	t/t2310-torch.t \
+	t/t2311-python.t \
 	t/t2315-universal.t \
 	t/t2316-chains-dcp.t \
 	t/t2317-chains-fsdp.t \
@@ -257,6 +258,7 @@ t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la
 EXTRA_DIST += \
 	t/dcp-zstd.py \
 	t/read-checkpoint.py \
+	t/torch-state.py \
 	t/data/ckpt-v1/full-w2/index.h5 \
 	t/data/ckpt-v1/full-w2/manifest.json \
 	t/data/ckpt-v1/full-w2/shard-00000.h5 \
