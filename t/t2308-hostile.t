@@ -166,4 +166,12 @@ test_expect_success PYTHON_H5PY 'HDF5: groups in groups, elements never written'
 	refused 65 "claims.h5: /a was made, but its data" fsdp-ls claims.h5
 '
 
+test_expect_success 'HDF5: a name of more slashes than groups are followed' '
+	name=$(yes a/ | head -n 150 | tr -d "\n")b &&
+	safetensors a.safetensors "{\"$name\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}" "abcd" &&
+	fsdp-convert -q --to hdf5-file a.safetensors a.h5 &&
+	fsdp-convert -q --world 2 a.h5 sharded && fsdp-verify sharded &&
+	fsdp-diff a.safetensors a.h5 && fsdp-diff a.safetensors sharded
+'
+
 test_done
