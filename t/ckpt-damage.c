@@ -341,6 +341,11 @@ static file_t *find_file(const catalog_t *cat, uint32_t number)
     const char *name = path + strlen(source);
     file_t *found = NULL;
 
+    if (files[0].path[0] == '\0') {
+        free(path);
+        return &files[0]; /* the checkpoint is one file */
+    }
+
     if (strncmp(path, source, strlen(source)) == 0) {
         name += strspn(name, "/");
         for (uint32_t i = 0; i < num_files && found == NULL; i++) {
