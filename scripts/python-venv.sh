@@ -6,8 +6,7 @@
 #     python-venv.sh --torch   all of them from PyPI, the newest PyTorch
 #
 # Prints the path of the interpreter.  The environment is made once, below
-# build/; PIP_INDEX_URL and pip's other variables choose where it comes from
-# (https://download.pytorch.org/whl/cpu has PyTorch without CUDA, for less).
+# build/; PIP_INDEX_URL and pip's other variables choose where it comes from.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
