@@ -46,7 +46,8 @@ enum {
     OPTION_SET,
     OPTION_SHARD_SIZE,
     OPTION_SPLIT,
-    OPTION_STRATEGY
+    OPTION_STRATEGY,
+    OPTION_VIRTUAL
 };
 
 /* --- The command line ------------------------------------------------------- */
@@ -77,6 +78,8 @@ static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
      "hdf5 (sharded), hdf5-file, safetensors, dcp, dcp-hf, torch, "
      "universal, llmc (default: by the target's name)", 0},
+    {"virtual", OPTION_VIRTUAL, 0, 0,
+     "Write one HDF5 file that only shows what stays in the source's files", 0},
     {0}
 };
 static const struct argp_option options_mesh[] = {
@@ -287,6 +290,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_RECIPE:
         set->convert.recipe = text;
         return 0;
+    case OPTION_VIRTUAL:
+        set->convert.shows = true;
+        return 0;
     case 'n':
         set->convert.dry_run = true;
         return 0;
@@ -399,11 +405,14 @@ static bool ends(const char *text, const char *with)
 /* The format that the user gave, or that the target's name tells. */
 static fsdp_ckpt_format_t choose_format(const settings_t *set)
 {
-    if (set->preset == CONVERT_RESHARD) {
-        return FSDP_CKPT_HDF5;
-    }
     if (set->has_format) {
         return set->convert.format;
+    }
+    if (set->convert.shows) {
+        return FSDP_CKPT_HDF5_FILE;
+    }
+    if (set->preset == CONVERT_RESHARD) {
+        return FSDP_CKPT_HDF5;
     }
     if (ends(set->target, ".h5") || ends(set->target, ".hdf5")) {
         return FSDP_CKPT_HDF5_FILE;
@@ -559,8 +568,10 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     const fsdp_ckpt_convert_config_t *convert = &set->convert;
     char *target = cli_printable(convert->target);
     char *rate = tool_rate(result->bytes_written, result->seconds);
-    fsdp_ckpt_info_t info = {
-        .format = convert->format, .mesh = convert->mesh, .step = -1};
+    fsdp_ckpt_info_t info = {.format = convert->format,
+                             .shows = convert->shows,
+                             .mesh = convert->mesh,
+                             .step = -1};
     char *from = tool_summary(source), *to;
     char size[SIZE_TEXT_MAX];
 

@@ -50,10 +50,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         set->latest.repair = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (set->dir != NULL) {
-            argp_error(state, "more than one directory");
-        }
-        set->dir = text;
+        tool_parse_argument(state, "directory", text, &set->dir);
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "a directory is needed");
@@ -71,13 +68,9 @@ typedef struct {
 static bool add_skipped(const char *path, const char *text, void *arg)
 {
     gather_t *gather = arg;
-    json_t *item;
 
     if (gather->tool->json) {
-        item = json_object();
-        cli_json_set(item, "name", cli_json_text(path));
-        cli_json_set(item, "why", cli_json_text(text));
-        cli_json_append(gather->skipped, item);
+        cli_json_append(gather->skipped, tool_json_entry("name", path, text));
     } else if (!gather->tool->quiet) {
         progress_erase();
         cli_message("%s is not valid: %s", path, text);

@@ -70,10 +70,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         set->prune.dry_run = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (set->dir != NULL) {
-            argp_error(state, "more than one directory");
-        }
-        set->dir = text;
+        tool_parse_argument(state, "directory", text, &set->dir);
         return 0;
     case ARGP_KEY_END:
         if (set->dir == NULL) {
@@ -96,25 +93,8 @@ typedef struct {
 static bool tell(const gather_t *gather, json_t *list, const char *verb,
                  const char *path, const char *text)
 {
-    json_t *item;
-
-    if (gather->set->tool.json) {
-        item = json_object();
-        cli_json_set(item, "path", cli_json_text(path));
-        if (text[0] != '\0') {
-            cli_json_set(item, "why", cli_json_text(text));
-        }
-        cli_json_append(list, item);
-    } else if (!gather->set->tool.quiet) {
-        char *clean = cli_printable(path), *why = cli_printable(text);
-
-        progress_erase();
-        printf("%s %s%s%s\n", verb, clean, (*why != '\0') ? ": " : "", why);
-        fflush(stdout);
-        free(clean);
-        free(why);
-    }
-
+    tool_line(&gather->set->tool, list, tool_json_entry("path", path, text),
+              "%s %s%s%s", verb, path, (*text != '\0') ? ": " : "", text);
     return true;
 }
 

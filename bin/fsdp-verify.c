@@ -79,10 +79,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         set->recipe = text;
         return 0;
     case ARGP_KEY_ARG:
-        if (set->path != NULL) {
-            argp_error(state, "more than one checkpoint");
-        }
-        set->path = text;
+        tool_parse_argument(state, "checkpoint", text, &set->path);
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "a checkpoint is needed");
@@ -109,43 +106,18 @@ typedef struct {
 
 static bool add_finding(const char *text, void *arg)
 {
-    gather_t *gather = arg;
+    const gather_t *gather = arg;
 
-    if (gather->tool->quiet) {
-        return true;
-    }
-
-    if (gather->tool->json) {
-        cli_json_append(gather->json, cli_json_text(text));
-    } else {
-        char *clean = cli_printable(text);
-
-        progress_erase();
-        puts(clean);
-        fflush(stdout);
-        free(clean);
-    }
-
+    tool_line(gather->tool, gather->json, cli_json_text(text), "%s", text);
     return true;
 }
 
 static bool add_note(const char *text, void *arg)
 {
-    gather_t *gather = arg;
+    const gather_t *gather = arg;
 
-    if (gather->tool->quiet) {
-        return true;
-    }
-    if (gather->tool->json) {
-        cli_json_append(gather->notes, cli_json_text(text));
-    } else {
-        char *clean = cli_printable(text);
-
-        progress_erase();
-        printf("note: %s\n", clean);
-        free(clean);
-    }
-
+    tool_line(gather->tool, gather->notes, cli_json_text(text), "note: %s",
+              text);
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include "bin/tool.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -173,8 +174,8 @@ char *tool_summary(const fsdp_ckpt_info_t *info)
         }
     }
 
-    return cli_printf("%s%s%s", fsdp_ckpt_format_name(info->format), step,
-                      mesh);
+    return cli_printf("%s%s%s%s", fsdp_ckpt_format_name(info->format),
+                      info->shows ? " (virtual)" : "", step, mesh);
 }
 
 char *tool_rate(uint64_t bytes, double seconds)
@@ -187,6 +188,56 @@ char *tool_rate(uint64_t bytes, double seconds)
     size_format((uint64_t)((double)bytes / seconds), size);
 
     return cli_printf("%s/s", size);
+}
+
+void tool_parse_argument(const struct argp_state *state, const char *what,
+                         const char *text, const char **argument_p)
+{
+    if (*argument_p != NULL) {
+        argp_error(state, "more than one %s", what);
+    }
+    *argument_p = text;
+}
+
+json_t *tool_json_entry(const char *key, const char *path, const char *text)
+{
+    json_t *item = json_object();
+
+    cli_json_set(item, key, cli_json_text(path));
+    if (text[0] != '\0') {
+        cli_json_set(item, "why", cli_json_text(text));
+    }
+
+    return item;
+}
+
+void tool_line(const tool_t *tool, json_t *list, json_t *item, const char *fmt,
+               ...)
+{
+    char *text = NULL, *clean;
+    va_list ap;
+    int n;
+
+    if (tool->json) {
+        cli_json_append(list, item);
+        return;
+    }
+
+    json_decref(item);
+    if (tool->quiet) {
+        return;
+    }
+    va_start(ap, fmt);
+    n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (n >= 0) {
+        clean = cli_printable(text);
+        progress_erase();
+        puts(clean);
+        fflush(stdout);
+        free(clean);
+        free(text);
+    }
 }
 
 /* What is wrong with the command all ranks find out, and what one has told the

@@ -55,6 +55,19 @@ char *tool_summary(const fsdp_ckpt_info_t *info);
 /* Bytes a second as "1.25 GiB/s", "-" in no time. */
 char *tool_rate(uint64_t bytes, double seconds);
 
+/* The one argument of a program: @a what names it if there is another. */
+void tool_parse_argument(const struct argp_state *state, const char *what,
+                         const char *text, const char **argument_p);
+
+/* {key: path, "why": text}; without the second where that is empty. */
+json_t *tool_json_entry(const char *key, const char *path, const char *text);
+
+/* A result as it comes: an item of a list of the JSON object, which is taken
+ * over, or a line on standard output, which the user may not want. */
+__attribute__((format(printf, 4, 5))) void tool_line(const tool_t *tool,
+                                                     json_t *list, json_t *item,
+                                                     const char *fmt, ...);
+
 /* An error's text and exit code, as JSON if the user wants that.  What all
  * ranks know is said by the first. */
 int tool_fail(const tool_t *tool, const fsdp_error_t *err);

@@ -76,6 +76,8 @@ typedef struct {
     uint32_t crc32c;  /* of the whole file */
     bool has_crc;     /* crc32c is known */
     bool zeros;       /* there is no such file: all its bytes are 0 */
+    int64_t mtime;    /* when it must have been written, in nanoseconds; 0: not
+                         known */
     uint64_t checked; /* bytes that are no piece's and whose checksum was
                          compared when the file was opened */
 } catalog_file_t;
@@ -151,6 +153,7 @@ typedef struct {
     uint64_t num_crcs;
     bool crc_zip; /* a piece's checksum is one CRC-32 of all its bytes, as zip
                      archives have it, instead of CRC-32C by blocks */
+    bool shows;   /* it only shows what lies in files of others */
     bool shared;  /* pieces may share bytes of a file: views of a storage */
     uint64_t *boxes; /* of each box: start, count and stride (elements in the
                         file) of every dimension, and its CATALOG_CONJ … */

@@ -181,6 +181,9 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                         .dst_dir = convert->dir,
                         .options = config->engine};
 
+    if (config->shows) {
+        return convert_show(convert, err);
+    }
     FSDP_TRY(convert_create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
     if (convert->world > 1) {
@@ -316,6 +319,18 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
                               "needs: choose dcp",
                               convert->format->name);
     }
+    if (config->shows && config->world > 1) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "a file that only shows others is written by one "
+                              "process");
+    }
+    if (config->shows &&
+        (convert->format->id != FSDP_CKPT_HDF5_FILE || config->cast)) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "only one HDF5 file can show tensors that stay "
+                              "where they are, and only as they are: choose "
+                              "hdf5-file, without a cast");
+    }
     is_safetensors = convert->format->id == FSDP_CKPT_SAFETENSORS;
     convert->only_model =
         config->only_model || (is_safetensors && !config->only_optim);
@@ -353,7 +368,7 @@ static uint64_t estimate(const convert_t *convert)
     uint64_t bytes = dst->num_pieces * 2048 + dst->num_tensors * 512 +
                      (uint64_t)dst->num_files * 65536;
 
-    for (uint64_t t = 0; t < dst->num_tensors; t++) {
+    for (uint64_t t = 0; t < dst->num_tensors && !convert->config->shows; t++) {
         bytes += dst->tensors[t].bytes;
     }
 
@@ -483,6 +498,10 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
         goto err_free;
     }
 
+    if (config->shows) {
+        convert.plan.runs = convert.plan.bytes_read = 0;
+        convert.plan.bytes_written = convert.dst.files[0].size;
+    }
     if (result_p != NULL) {
         *result_p = (fsdp_ckpt_convert_result_t){
             .tensors = convert.dst.num_tensors,

@@ -44,6 +44,9 @@ fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err);
 /* Choose and name the tensors of the open source: sets wanted. */
 fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err);
 
+/* Write a target that shows what lies in the source's files. */
+fsdp_status_t convert_show(convert_t *convert, fsdp_error_t *err);
+
 /* Give the target the metadata, digests, values and other names that go with
  * the tensors it has. */
 fsdp_status_t convert_keep_rest(convert_t *convert, fsdp_error_t *err);

@@ -82,7 +82,8 @@ typedef struct {
     uint64_t num_pieces;
     uint64_t num_files;
     uint64_t bytes;        /* of all tensors */
-    int64_t step;          /* -1 if it has none */
+    bool shows;   /* it only shows what lies in files of another checkpoint */
+    int64_t step; /* -1 if it has none */
     fsdp_mesh_t mesh;      /* world 0 if it has none */
     const char *meta_json; /* what the writer kept beside the tensors: one
                               JSON object, "{}" if nothing */
@@ -349,6 +350,8 @@ typedef struct {
     bool only_model; /* leave out optimizer state; names lose "model/" */
     bool only_optim; /* leave out all but optimizer state */
     bool dry_run;    /* plan and report, write nothing */
+    bool shows;      /* one HDF5 file that only shows what stays in the source's
+                   files: written in no time, and of no use without them */
     const char *recipe; /* of the source, as in fsdp_ckpt_open_with() */
     fsdp_ckpt_engine_t engine;
     const char *const *rules; /* files of rules or names of sets (see

@@ -25,6 +25,7 @@ libckptcore_la_SOURCES = \
 	ckpt/convert_choose.c \
 	ckpt/convert_ranks.c \
 	ckpt/convert_shape.c \
+	ckpt/convert_show.c \
 	ckpt/diff.c \
 	ckpt/diff.h \
 	ckpt/diff_pair.c \

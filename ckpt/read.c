@@ -88,6 +88,7 @@ void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)
         .num_pieces = cat->num_pieces,
         .num_files = cat->num_files,
         .bytes = ckpt->bytes,
+        .shows = cat->shows,
         .step = cat->step,
         .mesh = cat->mesh,
         .meta_json = cat->meta,

@@ -21,6 +21,7 @@
 
 #include "ckpt/engine.h"
 #include "ckpt/format.h"
+#include "ckpt/format/hdf5_check.h"
 #include "ckpt/format/hdf5_recover.h"
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
@@ -226,6 +227,31 @@ static fsdp_status_t check_blocks(const repair_t *repair, const catalog_t *cat,
     return status;
 }
 
+static fsdp_status_t refuse_line(const char *text, void *arg)
+{
+    return fsdp_error_set(arg, FSDP_ERR_CORRUPT, "cannot be repaired: %s",
+                          text);
+}
+
+/* HDF5's own bytes of the files show what their tables say. */
+static fsdp_status_t check_shards(const catalog_t *cat, fsdp_error_t *err)
+{
+    fsdp_error_t why = {.status = FSDP_OK};
+
+    for (uint32_t f = 0; f < cat->num_files; f++) {
+        fsdp_status_t status = hdf5_check_shard(cat, f, refuse_line, &why, err);
+
+        if (status != FSDP_OK) {
+            if (why.status != FSDP_OK) {
+                *err = why;
+            }
+            return status;
+        }
+    }
+
+    return FSDP_OK;
+}
+
 static const char *unit_of(const char *tensor, const void *arg)
 {
     return manifest_unit(arg, tensor);
@@ -328,6 +354,7 @@ static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
     FSDP_TRY(catalog_seal(cat, CATALOG_CHECK_ALL, err));
     if (sharded->manifest == NULL) {
         FSDP_TRY(check_blocks(sharded->repair, cat, err));
+        FSDP_TRY(check_shards(cat, err));
         FSDP_TRY(tell_unknown(sharded, has_aliases, err));
     }
 

@@ -134,6 +134,11 @@ static fsdp_status_t find_extra_files(verify_t *verify, const catalog_t *cat,
     return FSDP_OK;
 }
 
+static int64_t mtime_of(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+}
+
 /* Sizes of the listed files; good[i] says that file i can be read whole. */
 static fsdp_status_t check_sizes(verify_t *verify, const catalog_t *cat,
                                  bool *good, fsdp_error_t *err)
@@ -162,6 +167,12 @@ static fsdp_status_t check_sizes(verify_t *verify, const catalog_t *cat,
         } else if (!S_ISREG(st.st_mode)) {
             FIND(verify, err, "%s/%s: is no regular file", cat->root,
                  file->path);
+        } else if (good[i] && file->mtime != 0 &&
+                   mtime_of(&st) != file->mtime) {
+            FIND(verify, err,
+                 "%s/%s: was written at another time than when %s was made to "
+                 "show it: altered, or copied",
+                 cat->root, file->path, cat->path);
         } else if (!good[i]) {
             FIND(verify, err, "%s/%s: %s: has %lld bytes instead of %" PRIu64,
                  cat->root, file->path,

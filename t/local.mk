@@ -94,6 +94,7 @@ dist_check_SCRIPTS += \
 	t/t3010-targets.t \
 	t/t3011-repair.t \
 	t/t3012-paths.t \
+	t/t3013-virtual.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \

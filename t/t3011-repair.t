@@ -101,6 +101,17 @@ test_expect_success 'a block is damaged, and nothing says so but its checksum' '
 	test ! -e bad/$step/manifest.json
 '
 
+test_expect_success "HDF5's own bytes of a shard are damaged" '
+	damaged && rm bad/$step/manifest.json && shard=bad/$step/shard-00000.h5 &&
+	cp $shard saved && n=0 &&
+	for at in $(grep -abo shape $shard | cut -d: -f1 | head -20); do
+		cp saved $shard && flip $shard $at &&
+		expect_code 65 fsdp-verify --repair bad/$step >out 2>err &&
+		grep "shard-00000.h5" err && test ! -e bad/$step/manifest.json || return 1
+		n=$((n + 1))
+	done && test $n -gt 5
+'
+
 test_expect_success 'files in each other'\''s place are found' '
 	damaged && rm bad/$step/manifest.json &&
 	mv bad/$step/shard-00001.h5 x && mv bad/$step/shard-00002.h5 bad/$step/shard-00001.h5 &&

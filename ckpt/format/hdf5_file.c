@@ -599,6 +599,60 @@ fsdp_status_t hdf5_file_add_table(hdf5_file_t *file, const char *path,
     return status;
 }
 
+static fsdp_status_t add_external_locked(hdf5_file_t *file,
+                                         const hdf5_dataset_t *dataset,
+                                         const hdf5_extent_t *extents,
+                                         size_t num, fsdp_error_t *err)
+{
+    hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE), set = H5I_INVALID_HID, group;
+    uint64_t bytes = 0;
+    hid_t space = make_space(dataset, &bytes);
+    fsdp_status_t status = FSDP_OK;
+    const char *leaf;
+    bool good = dcpl >= 0 && space >= 0 &&
+                H5Pset_obj_track_times(dcpl, false) >= 0 &&
+                H5Pset_layout(dcpl, H5D_CONTIGUOUS) >= 0;
+
+    for (size_t i = 0; i < num && good; i++) {
+        good = H5Pset_external(dcpl, extents[i].file, (off_t)extents[i].offset,
+                               extents[i].size) >= 0;
+    }
+    group = good ? parent_group(file, dataset->path, &leaf) : H5I_INVALID_HID;
+    if (group >= 0) {
+        set = H5Dcreate2(group, leaf, file->types.ids[dataset->dtype], space,
+                         file->lcpl, dcpl, H5P_DEFAULT);
+    }
+    if (set < 0 || put_attributes(set, dataset) < 0) {
+        status = FAIL(file, "cannot make dataset /%s of %zu parts of files",
+                      dataset->path, num);
+    }
+    if (set >= 0) {
+        H5Dclose(set);
+    }
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    if (dcpl >= 0) {
+        H5Pclose(dcpl);
+    }
+    return status;
+}
+
+fsdp_status_t hdf5_file_add_external(hdf5_file_t *file,
+                                     const hdf5_dataset_t *dataset,
+                                     const hdf5_extent_t *extents, size_t num,
+                                     fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    hdf5_guard_t guard;
+
+    hdf5_enter(&guard);
+    status = add_external_locked(file, dataset, extents, num, err);
+    hdf5_leave(&guard);
+
+    return status;
+}
+
 /* In names of sources HDF5 takes "%b" for a number and "%%" for '%'. */
 static char *double_percents(const char *name)
 {

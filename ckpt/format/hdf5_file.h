@@ -90,6 +90,19 @@ fsdp_status_t hdf5_file_add_virtual(hdf5_file_t *file,
                                     const hdf5_source_t *sources, size_t num,
                                     fsdp_error_t *err);
 
+/* A stretch of another file that a dataset's data is in. */
+typedef struct {
+    const char *file;
+    uint64_t offset;
+    uint64_t size;
+} hdf5_extent_t;
+
+/* Add a dataset whose data is what lies in other files, end to end. */
+fsdp_status_t hdf5_file_add_external(hdf5_file_t *file,
+                                     const hdf5_dataset_t *dataset,
+                                     const hdf5_extent_t *extents, size_t num,
+                                     fsdp_error_t *err);
+
 /* Make @a path a soft link to the dataset @a target. */
 fsdp_status_t hdf5_file_add_link(hdf5_file_t *file, const char *path,
                                  const char *target, fsdp_error_t *err);

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,9 +52,17 @@ static bool probe(const format_look_t *look)
  * Reading.
  */
 
+/* Part of a dataset that is in another file. */
+typedef struct {
+    uint32_t file; /* of the catalog */
+    uint64_t offset, size;
+} part_t;
+
 typedef struct {
     char *path; /* links, without a leading slash */
     char *name;
+    part_t *parts; /* NULL: its data is in this file */
+    size_t num_parts;
     char *unit;    /* or NULL */
     uint64_t rank; /* in the writer's order */
     uint64_t offset, numel;
@@ -70,6 +79,7 @@ typedef struct {
 typedef struct {
     const char *path;
     bool ours; /* it has our attributes and escapes */
+    catalog_t *cat;
     hdf5_types_t types;
     hdf5_trailer_t trailer;
     found_t *found;
@@ -133,7 +143,7 @@ static fsdp_status_t check_layout(walk_t *walk, hid_t set, const char *link)
                       "is a virtual dataset, which shows zeros where a source "
                       "is missing: name the checkpoint's directory instead");
     }
-    if (layout != H5D_CONTIGUOUS || external > 0) {
+    if (layout != H5D_CONTIGUOUS || (external > 0 && !walk->cat->shows)) {
         return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
                       "is %s: make a contiguous copy of the file with "
                       "'h5repack -f NONE -l CONTI OLD NEW'",
@@ -238,13 +248,64 @@ static fsdp_status_t read_shape(walk_t *walk, hid_t set, const char *link,
     return FSDP_OK;
 }
 
+/* A file that is one of the sources: 0, this one, if it is none. */
+static uint32_t find_source(const catalog_t *cat, const char *name)
+{
+    for (uint32_t f = 1; f < cat->num_files; f++) {
+        if (strcmp(cat->files[f].path, name) == 0) {
+            return f;
+        }
+    }
+
+    return 0;
+}
+
+static bool read_parts(const catalog_t *cat, hid_t dcpl, found_t *found)
+{
+    int num = H5Pget_external_count(dcpl);
+    char name[4096];
+
+    found->parts = calloc((num > 0) ? (size_t)num : 1, sizeof(*found->parts));
+    for (int i = 0; found->parts != NULL && i < num; i++) {
+        part_t *part = &found->parts[found->num_parts];
+        hsize_t size;
+        off_t offset;
+
+        memset(name, 0, sizeof(name));
+        if (H5Pget_external(dcpl, (unsigned)i, sizeof(name) - 1, name, &offset,
+                            &size) < 0 ||
+            offset < 0) {
+            return false;
+        }
+        *part = (part_t){find_source(cat, name), (uint64_t)offset, size};
+        if (part->file == 0) {
+            return false;
+        }
+        found->num_parts++;
+    }
+
+    return found->num_parts > 0;
+}
+
 static fsdp_status_t read_place(walk_t *walk, hid_t set, const char *link,
                                 found_t *found)
 {
     haddr_t offset;
+    hid_t dcpl;
+    bool good;
 
     if (found->numel == 0) {
         return FSDP_OK;
+    }
+    if (walk->cat->shows) {
+        dcpl = H5Dget_create_plist(set);
+        good = dcpl >= 0 && read_parts(walk->cat, dcpl, found);
+        if (dcpl >= 0) {
+            H5Pclose(dcpl);
+        }
+        return good ? FSDP_OK
+                    : refuse(walk, FSDP_ERR_CORRUPT, link,
+                             "is in no file that the file names as a source");
     }
 
     offset = H5Dget_offset(set);
@@ -259,6 +320,7 @@ static fsdp_status_t read_place(walk_t *walk, hid_t set, const char *link,
 
 static void free_found(found_t *found)
 {
+    free(found->parts);
     free(found->path);
     free(found->name);
     free(found->unit);
@@ -272,13 +334,14 @@ static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link)
     FSDP_TRY(check_layout(walk, set, link));
     FSDP_TRY(read_dtype(walk, set, link, &found));
     FSDP_TRY(read_shape(walk, set, link, &found));
-    FSDP_TRY(read_place(walk, set, link, &found));
+    FSDP_TRY_GOTO(read_place(walk, set, link, &found), err_found);
 
     if (walk->num == walk->max) {
         void *more = grow(walk->found, &walk->max, sizeof(*walk->found));
 
         if (more == NULL) {
-            return no_memory(walk);
+            status = no_memory(walk);
+            goto err_found;
         }
         walk->found = more;
     }
@@ -470,6 +533,40 @@ static fsdp_status_t find_crcs(const walk_t *walk, const found_t *found,
     return FSDP_OK;
 }
 
+/* What the last part has beyond the tensor's end is found by the seal. */
+static fsdp_status_t put_parts(const found_t *found, catalog_t *cat,
+                               uint32_t tensor, fsdp_error_t *err)
+{
+    unsigned bits = fsdp_dtype_bits(found->dtype);
+    uint64_t numel = cat->tensors[tensor].numel;
+    catalog_piece_t piece = {.tensor = tensor, .crc_first = CATALOG_NONE};
+
+    for (size_t i = 0; i < found->num_parts; i++) {
+        const part_t *part = &found->parts[i];
+
+        piece.file = part->file;
+        piece.offset = part->offset;
+        piece.count = (part->size < UINT64_MAX / 8) ? part->size * 8 / bits : 0;
+        if (bits < 8 && piece.first < numel &&
+            piece.count > numel - piece.first) {
+            piece.count = numel - piece.first;
+        }
+        if (piece.count == 0 ||
+            part->size * 8 / bits * bits / 8 != part->size) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: /%.150s is in parts that are no whole "
+                                  "elements",
+                                  cat->path, found->path);
+        }
+        FSDP_TRY(catalog_add_piece(cat, &piece, err));
+        if (__builtin_add_overflow(piece.first, piece.count, &piece.first)) {
+            break; /* which the seal refuses */
+        }
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t put_tensor(const walk_t *walk, const found_t *found,
                                 catalog_t *cat)
 {
@@ -493,6 +590,9 @@ static fsdp_status_t put_tensor(const walk_t *walk, const found_t *found,
     }
 
     piece.tensor = (uint32_t)tensor;
+    if (found->parts != NULL) {
+        return put_parts(found, cat, (uint32_t)tensor, err);
+    }
     piece.count = cat->tensors[tensor].numel;
     if (piece.count > 0) {
         FSDP_TRY(find_crcs(walk, found, cat, cat->tensors[tensor].bytes,
@@ -556,6 +656,7 @@ static fsdp_status_t put_datasets(walk_t *walk, catalog_t *cat)
         const found_t *found = &walk->found[i];
 
         if (before != NULL && found->numel > 0 && before->numel > 0 &&
+            found->parts == NULL && before->parts == NULL &&
             found->offset == before->offset) {
             FSDP_TRY(
                 catalog_add_alias(cat, found->path, before->name, walk->err));
@@ -658,6 +759,56 @@ static fsdp_status_t read_ours(walk_t *walk, hid_t file, catalog_t *cat)
     return FSDP_OK;
 }
 
+static fsdp_status_t read_source(walk_t *walk, const char *text, catalog_t *cat)
+{
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_int_t size = -1, mtime = 0;
+    const char *path = NULL;
+    fsdp_status_t status;
+    uint32_t file;
+
+    if (json_unpack(json, "{s:s, s:I, s:I}", "path", &path, "size", &size,
+                    "mtime", &mtime) != 0 ||
+        size < 0 || *path == '\0') {
+        status = refuse(walk, FSDP_ERR_CORRUPT, "",
+                        "names a source that makes "
+                        "no sense");
+    } else {
+        status = catalog_add_file(cat, path, (uint64_t)size, &file, walk->err);
+    }
+    if (status == FSDP_OK) {
+        cat->files[file].mtime = mtime;
+    }
+    json_decref(json);
+    return status;
+}
+
+/* The files that the file shows, if it does. */
+static fsdp_status_t read_sources(walk_t *walk, hid_t file, catalog_t *cat)
+{
+    uint64_t num = 0;
+
+    if (!hdf5_get_number(file, "virtual", &num)) {
+        return refuse(walk, FSDP_ERR_CORRUPT, "", "has damaged attributes");
+    }
+    for (uint64_t i = 0; i < num; i++) {
+        char name[48], *text = NULL;
+        fsdp_status_t status;
+
+        snprintf(name, sizeof(name), "source_%" PRIu64, i);
+        if (!hdf5_get_text(file, name, &text) || text == NULL) {
+            return refuse(walk, FSDP_ERR_CORRUPT, "",
+                          "does not name all of its sources");
+        }
+        status = read_source(walk, text, cat);
+        free(text);
+        FSDP_TRY(status);
+    }
+
+    cat->shows = num > 0;
+    return FSDP_OK;
+}
+
 static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
 {
     char *format;
@@ -681,6 +832,7 @@ static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
     if (walk->ours) {
         FSDP_TRY(read_ours(walk, file, cat));
         FSDP_TRY(read_values(walk, file, cat));
+        FSDP_TRY(read_sources(walk, file, cat));
     }
 
     return FSDP_OK;
@@ -796,7 +948,7 @@ static fsdp_status_t read_file(walk_t *walk, catalog_t *cat)
 static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
                                      fsdp_error_t *err)
 {
-    walk_t walk = {.path = path, .err = err};
+    walk_t walk = {.path = path, .cat = cat, .err = err};
     fsdp_status_t status = read_file(&walk, cat);
 
     for (size_t i = 0; i < walk.num; i++) {

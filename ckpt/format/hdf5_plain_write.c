@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,72 @@
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 
+/* The stretches of files that a source's tensor is in, neighbours joined.
+ * @return their number; 0, and an error, if that is not all there is to it. */
+static size_t find_extents(const hdf5_sources_t *sources, uint64_t index,
+                           hdf5_extent_t *extents, fsdp_error_t *err)
+{
+    const catalog_t *src = sources->cat;
+    const catalog_tensor_t *tensor = &src->tensors[index];
+    size_t num = 0;
+
+    if (tensor->boxed || tensor->coded || tensor->stored != tensor->dtype) {
+        fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                       "tensor %s: its elements do not lie in %s as they are, "
+                       "so that it cannot be shown: leave --virtual out",
+                       tensor->name, src->path);
+        return 0;
+    }
+
+    for (uint32_t p = 0; p < tensor->piece_count; p++) {
+        const catalog_piece_t *piece = &src->pieces[tensor->piece_first + p];
+        const hdf5_extent_t next = {sources->paths[piece->file], piece->offset,
+                                    catalog_piece_bytes(src, piece)};
+        hdf5_extent_t *last = (num > 0) ? &extents[num - 1] : NULL;
+
+        if (last != NULL && last->file == next.file &&
+            last->offset + last->size == next.offset) {
+            last->size += next.size;
+        } else {
+            extents[num++] = next;
+        }
+    }
+    if (num > HDF5_EXTENTS_MOST) {
+        fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                       "tensor %s: is in %zu parts, HDF5 can show %d: leave "
+                       "--virtual out",
+                       tensor->name, num, HDF5_EXTENTS_MOST);
+        return 0;
+    }
+
+    return num;
+}
+
+static fsdp_status_t show_tensor(const hdf5_sources_t *sources, uint64_t index,
+                                 const hdf5_dataset_t *dataset,
+                                 hdf5_file_t *file, fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &sources->cat->tensors[index];
+    hdf5_extent_t *extents = calloc(tensor->piece_count, sizeof(*extents));
+    fsdp_status_t status;
+    size_t num;
+
+    if (extents == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "tensor %s: no memory",
+                              tensor->name);
+    }
+
+    num = find_extents(sources, index, extents, err);
+    status = (num > 0)
+                 ? hdf5_file_add_external(file, dataset, extents, num, err)
+                 : FSDP_ERR_UNSUPPORTED;
+    free(extents);
+    return status;
+}
+
+/* @param sources  Where the data stays, or NULL: room is made for it. */
 static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
+                                  const hdf5_sources_t *sources,
                                   hdf5_file_t *file, fsdp_error_t *err)
 {
     hdf5_dataset_t dataset = {
@@ -26,7 +92,7 @@ static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
         .has_order = true,
         .order = tensor->order,
     };
-    uint64_t offset;
+    uint64_t offset = 0;
     fsdp_status_t status;
     char *path;
 
@@ -39,7 +105,10 @@ static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
 
     FSDP_TRY(hdf5_path_make(cat, tensor->name, HDF5_IN_FILE, &path, err));
     dataset.path = path;
-    status = hdf5_file_add(file, &dataset, &offset, err);
+    status = (sources != NULL && tensor->numel > 0)
+                 ? show_tensor(sources, sources->map[tensor - cat->tensors],
+                               &dataset, file, err)
+                 : hdf5_file_add(file, &dataset, &offset, err);
     free(path);
     if (status == FSDP_OK && tensor->numel > 0) {
         cat->pieces[tensor->piece_first].offset = offset;
@@ -134,8 +203,41 @@ static fsdp_status_t write_root(const catalog_t *cat, hdf5_file_t *file,
     return FSDP_OK;
 }
 
-static fsdp_status_t write_all(catalog_t *cat, hdf5_file_t *file,
-                               fsdp_error_t *err)
+/* One line of JSON for each source: what it was when it was looked at. */
+static fsdp_status_t write_sources(const hdf5_sources_t *sources,
+                                   hdf5_file_t *file, fsdp_error_t *err)
+{
+    uint64_t num = 0;
+
+    for (uint32_t f = 0; f < sources->cat->num_files; f++) {
+        char name[32], *text;
+        fsdp_status_t status;
+        json_t *json;
+
+        if (sources->paths[f] == NULL) {
+            continue;
+        }
+        json = json_pack("{s:s, s:I, s:I}", "path", sources->paths[f], "size",
+                         (json_int_t)sources->cat->files[f].size, "mtime",
+                         (json_int_t)sources->mtimes[f]);
+        text = json_dumps(json, JSON_COMPACT);
+        json_decref(json);
+        if (text == NULL) {
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "%s: its path is not UTF-8",
+                                  sources->paths[f]);
+        }
+        snprintf(name, sizeof(name), "source_%" PRIu64, num++);
+        status = hdf5_file_set_text(file, name, text, err);
+        free(text);
+        FSDP_TRY(status);
+    }
+
+    return hdf5_file_set_number(file, "virtual", num, err);
+}
+
+static fsdp_status_t write_all(catalog_t *cat, const hdf5_sources_t *sources,
+                               hdf5_file_t *file, fsdp_error_t *err)
 {
     uint64_t *by_order = calloc(cat->num_tensors + 1, sizeof(*by_order));
     fsdp_status_t status;
@@ -149,8 +251,12 @@ static fsdp_status_t write_all(catalog_t *cat, hdf5_file_t *file,
         by_order[cat->tensors[i].order] = i;
     }
     status = write_root(cat, file, err);
+    if (status == FSDP_OK && sources != NULL) {
+        status = write_sources(sources, file, err);
+    }
     for (uint64_t i = 0; status == FSDP_OK && i < cat->num_tensors; i++) {
-        status = write_tensor(cat, &cat->tensors[by_order[i]], file, err);
+        status =
+            write_tensor(cat, &cat->tensors[by_order[i]], sources, file, err);
     }
     for (uint64_t i = 0; status == FSDP_OK && i < cat->num_aliases; i++) {
         status = write_alias(cat, &cat->aliases[i], file, err);
@@ -172,7 +278,7 @@ fsdp_status_t hdf5_plain_create(catalog_t *cat, uint32_t number,
     (void)pieces;
     (void)num;
     FSDP_TRY(hdf5_file_begin(path, false, cat->num_tensors, &file, err));
-    status = write_all(cat, file, err);
+    status = write_all(cat, NULL, file, err);
     if (status == FSDP_OK) {
         status =
             hdf5_file_place(file, &cat->files[number].size, &gaps_crc32c, err);
@@ -182,5 +288,20 @@ fsdp_status_t hdf5_plain_create(catalog_t *cat, uint32_t number,
         status = hdf5_trailer_append(cat, number, path, gaps_crc32c, err);
     }
 
+    return status;
+}
+
+fsdp_status_t hdf5_plain_show(catalog_t *cat, const hdf5_sources_t *sources,
+                              const char *path, fsdp_error_t *err)
+{
+    hdf5_file_t *file;
+    fsdp_status_t status;
+
+    FSDP_TRY(hdf5_file_begin(path, false, cat->num_tensors, &file, err));
+    status = write_all(cat, sources, file, err);
+    if (status == FSDP_OK) {
+        status = hdf5_file_place(file, &cat->files[0].size, NULL, err);
+    }
+    hdf5_file_free(file);
     return status;
 }
