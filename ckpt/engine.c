@@ -19,10 +19,10 @@
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
 
-#define BATCH_BYTES (4u << 20)  /* what one thread moves at a time, at most */
-#define MEM_MIN     (64u << 10) /* least buffer that is worth a thread */
-#define FLUSH_BYTES \
-    (16u << 20)        /* written to a file before it is flushed again */
+#define BATCH_BYTES (4u << 20)   /* what one thread moves at a time, at most */
+#define MEM_MIN     (64u << 10)  /* least buffer that is worth a thread */
+#define FLUSH_LEAST (256u << 10) /* shorter runs are left to the sync */
+#define PAGE        4096
 #define UNIT        48 /* copies are cut at multiples of it: any element type fits */
 
 enum { BATCH_PARTS = 256 };
@@ -53,8 +53,6 @@ typedef struct {
 
     _Atomic bool stop;
     _Atomic uint64_t bytes_read, bytes_written, bytes_done, peak_mem;
-
-    _Atomic uint64_t *written; /* to each file of the target */
 
     engine_sums_t sums;
 } run_t;
@@ -233,14 +231,17 @@ static fsdp_status_t read_run(run_t *run, const part_t *parts, unsigned num,
     return status;
 }
 
-/* Let the disk begin with what was written meanwhile: else most of it would
- * wait for the sync at the end.  An error is the sync's to report. */
-static void flush_early(run_t *run, uint32_t file, int fd, uint64_t bytes)
+/* Let the disk begin with what is written: else all of it would wait for the
+ * sync at the end.  Only whole pages of this run: over those of another thread
+ * the two would wait for each other.  An error is the sync's to report. */
+static void flush_early(int fd, uint64_t from, uint64_t bytes)
 {
-    uint64_t before = atomic_fetch_add(&run->written[file], bytes);
+    uint64_t first = (from + PAGE - 1) / PAGE * PAGE;
+    uint64_t end = (from + bytes) / PAGE * PAGE;
 
-    if (before / FLUSH_BYTES != (before + bytes) / FLUSH_BYTES) {
-        (void)sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    if (bytes >= FLUSH_LEAST) {
+        (void)sync_file_range(fd, (off_t)first, (off_t)(end - first),
+                              SYNC_FILE_RANGE_WRITE);
     }
 }
 
@@ -262,7 +263,7 @@ static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
     FSDP_TRY(files_get(run->dst_files, file, &fd, err));
     status = io_pwritev(fd, iov, num, dst_at(run, &parts[0]),
                         files_path(run->dst_files, file), err);
-    flush_early(run, file, fd, bytes);
+    flush_early(fd, dst_at(run, &parts[0]), bytes);
     files_put(run->dst_files, file);
     atomic_fetch_add(&run->bytes_written, bytes);
     return status;
@@ -1039,12 +1040,6 @@ static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
         FSDP_TRY(files_open(plan->src, NULL, O_RDONLY, &run->src_files, err));
     }
     if (plan->dst != NULL) {
-        run->written =
-            calloc(plan->dst->num_files + 1ul, sizeof(*run->written));
-        if (run->written == NULL) {
-            return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                                  plan->dst->path);
-        }
         FSDP_TRY(files_open(plan->dst, run->job->dst_dir, O_RDWR,
                             &run->dst_files, err));
     }
@@ -1083,7 +1078,6 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
 err_close:
     files_close(run.src_files);
     files_close(run.dst_files);
-    free(run.written);
     if (job->sums == NULL) {
         engine_sums_free(&run.sums);
     }

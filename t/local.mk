@@ -192,6 +192,7 @@ t_unit_tools_t_LDADD = libtools.la libckptcore.la libutil.la
 
 t_unit_util_t_SOURCES = t/unit/util.c t/tap/tap.h
 t_unit_util_t_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+t_unit_util_t_LDADD = libutil.la libckptcore.la
 
 TESTS = $(check_PROGRAMS) $(dist_check_SCRIPTS)
 

@@ -24,7 +24,8 @@ fsdp_status_t io_pread(int fd, void *buf, size_t size, uint64_t offset,
 fsdp_status_t io_pwrite(int fd, const void *buf, size_t size, uint64_t offset,
                         const char *path, fsdp_error_t *err);
 
-/* The same from and into several buffers at once.  The array is changed. */
+/* The same from and into several buffers at once.  The array is changed.
+ * Writes go in calls of a size that is quick for data of any length. */
 fsdp_status_t io_preadv(int fd, struct iovec *iov, size_t num, uint64_t offset,
                         const char *path, fsdp_error_t *err);
 

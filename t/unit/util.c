@@ -2,8 +2,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "lib/util/crc.h"
+#include "lib/util/io.h"
 #include "lib/util/json_text.h"
 #include "lib/util/size.h"
 #include "t/tap/tap.h"
@@ -85,10 +88,42 @@ static void test_json(void)
     }
 }
 
+/* Buffers longer and shorter than one call writes, in any order. */
+static void test_vectors(void)
+{
+    enum { SIZE = 3 << 20, MOST = 1000 };
+    static const size_t ends[] = {5, 5, 1500000, 1500001, 2024289, 2600000};
+    unsigned char *data = malloc(SIZE), *back = calloc(1, SIZE);
+    struct iovec iov[MOST];
+    int fd = memfd_create("vectors", MFD_CLOEXEC);
+    size_t num = 0, at = 0;
+    fsdp_error_t err;
+
+    for (size_t i = 0; i < SIZE; i++) {
+        data[i] = (unsigned char)(i * 2654435761u >> 13);
+    }
+    for (; num < sizeof(ends) / sizeof(*ends); at = ends[num++]) {
+        iov[num] = (struct iovec){data + at, ends[num] - at};
+    }
+    for (; num < MOST - 1; at += 101) {
+        iov[num++] = (struct iovec){data + at, 101};
+    }
+    iov[num++] = (struct iovec){data + at, SIZE - at};
+
+    ok(io_pwritev(fd, iov, num, 7, "vectors", &err) == FSDP_OK &&
+           io_pread(fd, back, SIZE, 7, "vectors", &err) == FSDP_OK &&
+           memcmp(data, back, SIZE) == 0,
+       "%zu buffers written at once", num);
+    close(fd);
+    free(data);
+    free(back);
+}
+
 int main(void)
 {
     test_sizes();
     test_crc();
     test_json();
+    test_vectors();
     return tap_done();
 }
