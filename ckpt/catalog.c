@@ -125,6 +125,7 @@ void catalog_free(catalog_t *cat)
     free(cat->boxes);
     free(cat->codes);
     free(cat->steps);
+    free(cat->inlined);
     catalog_init(cat);
 }
 
@@ -408,8 +409,7 @@ fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
                                uint32_t *code_p, fsdp_error_t *err)
 {
     catalog_code_t added = *code;
-    const catalog_code_t *last =
-        (cat->num_codes > 0) ? &cat->codes[cat->num_codes - 1] : NULL;
+    const catalog_code_t *last;
 
     if (code->file >= cat->num_files || cat->num_codes >= CATALOG_NONE - 1) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
@@ -417,11 +417,12 @@ fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
                               cat->path);
     }
     if (!GROW(cat, codes, num_codes, max_codes, 1) ||
-        !GROW(cat, steps, num_steps, max_steps, num_steps)) {
+        (num_steps > 0 && !GROW(cat, steps, num_steps, max_steps, num_steps))) {
         return no_memory(cat, err);
     }
 
     /* Most have the steps of the one before. */
+    last = (cat->num_codes > 0) ? &cat->codes[cat->num_codes - 1] : NULL;
     added.num_steps = num_steps;
     if (num_steps == 0) {
         added.step_first = 0;
@@ -437,6 +438,24 @@ fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
     cat->codes[cat->num_codes++] = added;
     *code_p = (uint32_t)cat->num_codes;
     return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_inlined(catalog_t *cat, const void *data,
+                                  uint64_t length, uint64_t bytes,
+                                  uint32_t *code_p, fsdp_error_t *err)
+{
+    const catalog_code_t code = {.offset = cat->num_inlined,
+                                 .length = length,
+                                 .bytes = bytes,
+                                 .inlined = true};
+
+    if (length == 0 || !GROW(cat, inlined, num_inlined, max_inlined, length)) {
+        return no_memory(cat, err);
+    }
+
+    memcpy(cat->inlined + cat->num_inlined, data, length);
+    cat->num_inlined += length;
+    return catalog_add_code(cat, &code, NULL, 0, code_p, err);
 }
 
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
@@ -677,7 +696,8 @@ static fsdp_status_t check_code(const catalog_t *cat,
                                 const catalog_code_t *code, uint64_t bytes,
                                 unsigned checks, fsdp_error_t *err)
 {
-    uint64_t size = cat->files[code->file].size;
+    uint64_t size =
+        code->inlined ? cat->num_inlined : cat->files[code->file].size;
 
     if (piece->offset > code->bytes || bytes > code->bytes - piece->offset) {
         return bad_piece(cat, piece, "its encoded bytes become fewer", err);

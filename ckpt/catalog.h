@@ -116,6 +116,8 @@ typedef struct {
     uint32_t file;
     uint32_t step_first; /* index into catalog_t.steps */
     uint32_t num_steps;
+    bool inlined; /* no file has them: they are in catalog_t.inlined, and
+                     repeated until there are enough */
 } catalog_code_t;
 
 typedef struct catalog_chunk catalog_chunk_t;
@@ -162,6 +164,8 @@ typedef struct {
     uint64_t num_codes, max_codes;
     codec_step_t *steps;
     uint64_t num_steps, max_steps;
+    char *inlined; /* bytes */
+    uint64_t num_inlined, max_inlined;
 
     bool sealed;
     catalog_chunk_t *arena;
@@ -272,6 +276,12 @@ fsdp_status_t catalog_add_span(catalog_t *cat, const catalog_span_t *span,
 fsdp_status_t catalog_add_code(catalog_t *cat, const catalog_code_t *code,
                                const codec_step_t *steps, unsigned num_steps,
                                uint32_t *code_p, fsdp_error_t *err);
+
+/* The same for bytes that are no file's: @a length of them at @a data, which
+ * are copied, repeated until they are @a bytes. */
+fsdp_status_t catalog_add_inlined(catalog_t *cat, const void *data,
+                                  uint64_t length, uint64_t bytes,
+                                  uint32_t *code_p, fsdp_error_t *err);
 
 /* @a json is one JSON value, as value.h writes it. */
 fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,

@@ -17,13 +17,20 @@
 #include "lib/util/fsdp_status.h"
 
 typedef enum {
-    CODEC_ZSTD = 1, /* frames, one after the other */
+    CODEC_ZSTD = 1,       /* frames, one after the other */
+    CODEC_DEFLATE = 2,    /* in zlib's frame */
+    CODEC_SHUFFLE = 3,    /* first bytes of all elements, then second ones …;
+                             param: bytes of an element */
+    CODEC_FLETCHER32 = 4, /* HDF5's checksum behind the bytes */
+    CODEC_SWAP = 5,       /* big-endian numbers; param: bytes of one */
+    CODEC_LZF = 6         /* one block; param: bytes that it becomes */
 } codec_kind_t;
 
 enum { CODEC_MOST = 8 }; /* steps of a chain */
 
 typedef struct {
     codec_kind_t kind;
+    uint32_t param;
 } codec_step_t;
 
 typedef struct codec codec_t;
@@ -62,5 +69,13 @@ fsdp_status_t codec_read(codec_t *codec, void *data, size_t bytes,
 
 /* Bytes of memory that it has taken so far. */
 uint64_t codec_memory(const codec_t *codec);
+
+/* Bytes of memory that steps take at most, for @a length encoded bytes that
+ * become @a bytes; of zstd if its window is no larger than these. */
+uint64_t codec_needs(const codec_step_t *steps, unsigned num_steps,
+                     uint64_t length, uint64_t bytes);
+
+/* Do steps notice that the bytes were altered? */
+bool codec_checks(const codec_step_t *steps, unsigned num_steps);
 
 #endif

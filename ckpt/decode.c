@@ -32,6 +32,7 @@ typedef struct {
     uint64_t sum_next;
     /* Where it reads from now. */
     decode_t *decode;
+    const catalog_code_t *source; /* NULL: of a piece that has no code */
     uint32_t file;
     uint64_t offset;
 } decoder_t;
@@ -129,13 +130,31 @@ static void keep(const decode_t *decode, decoder_t *decoder, uint64_t end)
 
 /* --- Reading ------------------------------------------------------------------- */
 
+/* Bytes [at, at + bytes) of a pattern that is repeated. */
+static void repeat(const char *pattern, uint64_t length, uint64_t at,
+                   char *data, size_t bytes)
+{
+    for (size_t n; bytes > 0; bytes -= n, data += n, at += n) {
+        n = (size_t)(length - at % length);
+        n = (n < bytes) ? n : bytes;
+        memcpy(data, pattern + at % length, n);
+    }
+}
+
 static fsdp_status_t read_source(void *arg, uint64_t at, void *data,
                                  size_t bytes, fsdp_error_t *err)
 {
     const decoder_t *decoder = arg;
     decode_t *decode = decoder->decode;
+    const catalog_t *cat = decode->plan->src;
     fsdp_status_t status;
     int fd;
+
+    if (decoder->source != NULL && decoder->source->inlined) {
+        repeat(cat->inlined + decoder->source->offset, decoder->source->length,
+               at, data, bytes);
+        return FSDP_OK;
+    }
 
     FSDP_TRY(files_get(decode->files, decoder->file, &fd, err));
     status = io_pread(fd, data, bytes, decoder->offset + at,
@@ -164,6 +183,7 @@ static fsdp_status_t decoder_open(decode_t *decode,
     *decoder = (decoder_t){.code = piece->code,
                            .piece = CATALOG_NONE,
                            .decode = decode,
+                           .source = code,
                            .file = piece->file,
                            .offset = piece->offset};
     config.length = catalog_piece_bytes(cat, piece);
@@ -171,7 +191,7 @@ static fsdp_status_t decoder_open(decode_t *decode,
     if (code != NULL) {
         decoder->file = code->file;
         decoder->offset = code->offset;
-        config.length = code->length;
+        config.length = code->inlined ? code->bytes : code->length;
         config.steps = cat->steps + code->step_first;
         config.num_steps = code->num_steps;
     }
@@ -205,6 +225,21 @@ typedef struct {
     unsigned change;       /* that its elements need */
 } work_t;
 
+/* Nothing more comes; then all checksums of the steps have been compared. */
+static fsdp_status_t check_end(decoder_t *decoder, fsdp_error_t *err)
+{
+    size_t got;
+    char more;
+
+    FSDP_TRY(codec_read(decoder->codec, &more, 1, &got, err));
+    return (got == 0) ? FSDP_OK
+                      : fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                       "%s: becomes more than %" PRIu64
+                                       " bytes when it is decoded: the file is "
+                                       "damaged",
+                                       decoder->what, decoder->next);
+}
+
 /* The next bytes; none may be missing. */
 static fsdp_status_t read_next(work_t *work, size_t bytes, fsdp_error_t *err)
 {
@@ -213,13 +248,17 @@ static fsdp_status_t read_next(work_t *work, size_t bytes, fsdp_error_t *err)
 
     FSDP_TRY(codec_read(decoder->codec, work->decode->stage, bytes, &got, err));
     decoder->next += got;
-    return (got == bytes)
-               ? FSDP_OK
-               : fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                                "%s: ends at byte %" PRIu64
-                                " when it is decoded, which is too soon: the "
-                                "file is damaged",
-                                decoder->what, decoder->next);
+    if (got < bytes) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: ends at byte %" PRIu64
+                              " when it is decoded, which is too soon: the "
+                              "file is damaged",
+                              decoder->what, decoder->next);
+    }
+
+    return (decoder->source != NULL && decoder->next == decoder->source->bytes)
+               ? check_end(decoder, err)
+               : FSDP_OK;
 }
 
 /* Does the piece have a checksum of all its bytes? */

@@ -719,6 +719,9 @@ static fsdp_status_t decode_some(run_t *run, const plan_copy_t *copies,
                        .arg = run};
     fsdp_status_t status = decode_copies(&decode, copies, num, err);
 
+    if (status == FSDP_ERR_CORRUPT && run->job->mismatch != NULL) {
+        status = mismatch(run, copies->src_piece, 0, err);
+    }
     atomic_fetch_add(&run->bytes_read, decode.bytes_read);
     for (uint64_t i = 0; i < num; i++) {
         atomic_fetch_add(&run->bytes_done, plan_moved(run->plan, &copies[i]));

@@ -110,7 +110,7 @@ libckptcore_la_SOURCES = \
 # End of libckptcore_la_SOURCES
 
 libckptcore_la_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS) $(JANSSON_CFLAGS) \
-	$(ZSTD_CFLAGS)
+	$(ISAL_CFLAGS) $(ZSTD_CFLAGS)
 libckptcore_la_LIBADD = $(HDF5_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) \
 	$(ZSTD_LIBS) -lpthread -lm
 
@@ -132,6 +132,8 @@ libckptcore_la_SOURCES += \
 	ckpt/format/hdf5_frame.c \
 	ckpt/format/hdf5_frame.h \
 	ckpt/format/hdf5_index.c \
+	ckpt/format/hdf5_layout.c \
+	ckpt/format/hdf5_layout.h \
 	ckpt/format/hdf5_name.c \
 	ckpt/format/hdf5_name.h \
 	ckpt/format/hdf5_plain.c \
@@ -145,6 +147,8 @@ libckptcore_la_SOURCES += \
 	ckpt/format/hdf5_trailer.h \
 	ckpt/format/hdf5_util.c \
 	ckpt/format/hdf5_util.h \
+	ckpt/format/hdf5_value.c \
+	ckpt/format/hdf5_value.h \
 	ckpt/format/hdf5_write.h \
 	ckpt/format/manifest.c \
 	ckpt/format/manifest.h

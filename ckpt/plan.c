@@ -331,8 +331,9 @@ static uint64_t encoded_bytes(const plan_t *plan, const plan_copy_t *copy)
         plan_same_code(plan, copy - 1, copy)) {
         return 0;
     }
-    return (code != NULL) ? code->length
-                          : catalog_piece_bytes(plan->src, piece);
+    return (code == NULL)  ? catalog_piece_bytes(plan->src, piece)
+           : code->inlined ? 0
+                           : code->length;
 }
 
 static void count_decodes(plan_t *plan)

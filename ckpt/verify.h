@@ -55,4 +55,8 @@ fsdp_status_t verify_pass(verify_t *verify, const catalog_t *cat, bool *good,
 fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
                          fsdp_error_t *err);
 
+/* What verify_pass() leaves out: decode all that is encoded. */
+fsdp_status_t verify_codes(verify_t *verify, const catalog_t *cat, bool *good,
+                           fsdp_error_t *err);
+
 #endif

@@ -135,8 +135,12 @@ static fsdp_status_t order_pieces(pass_t *pass, fsdp_error_t *err)
                               cat->path, num);
     }
 
-    for (uint64_t p = 0; p < num; p++) {
-        pass->order[p] = p;
+    /* What is encoded belongs to the gaps: it is decoded by others. */
+    num = 0;
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        if (cat->pieces[p].code == 0) {
+            pass->order[num++] = p;
+        }
     }
     qsort_r(pass->order, num, sizeof(*pass->order), by_place, (void *)cat);
     if (drop_overlaps(pass, &num) != FSDP_OK) {
@@ -612,6 +616,15 @@ static uint64_t count_unchecked(const pass_t *pass)
         }
     }
 
+    for (uint64_t c = 0; c < cat->num_codes; c++) {
+        const catalog_code_t *code = &cat->codes[c];
+
+        if (!code->inlined && !cat->files[code->file].has_crc &&
+            codec_checks(cat->steps + code->step_first, code->num_steps)) {
+            bytes -= code->length;
+        }
+    }
+
     return bytes;
 }
 
@@ -640,6 +653,7 @@ fsdp_status_t verify_pass(verify_t *verify, const catalog_t *cat, bool *good,
     verify->result.unchecked += count_unchecked(&pass);
     begin_file(&pass, 0);
     FSDP_TRY_GOTO(run_workers(&pass, digests, err), done);
+    FSDP_TRY_GOTO(verify_codes(verify, cat, good, err), done);
     status = check_files(&pass);
     if (status != FSDP_OK) {
         fsdp_error_set(err, status, "the check was stopped");

@@ -1,13 +1,14 @@
 /*
  * The check of sources that are zip archives: each storage that is a piece,
  * whole, against its CRC-32.  What lies between them was compared when the
- * checkpoint was opened, or is under no checksum.
+ * checkpoint was opened, or is under no checksum.  And of what is encoded.
  */
 #include "config.h"
 
 #include "ckpt/verify.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "ckpt/engine.h"
 #include "ckpt/span.h"
@@ -17,15 +18,25 @@
 typedef struct {
     verify_t *verify;
     bool *good;
-} zip_check_t;
+} piece_check_t;
 
 static bool on_mismatch(const catalog_t *cat, uint64_t index, uint64_t block,
                         void *arg)
 {
     const catalog_piece_t *piece = &cat->pieces[index];
-    zip_check_t *check = arg;
+    const catalog_code_t *code = catalog_code(cat, piece);
+    piece_check_t *check = arg;
 
     (void)block;
+    if (code != NULL) {
+        check->good[code->file] = false;
+        return verify_find(check->verify,
+                           "%s: tensor %s: the encoded bytes [%" PRIu64
+                           ", %" PRIu64 ") do not become what was stored",
+                           cat->files[code->file].path,
+                           cat->tensors[piece->tensor].name, code->offset,
+                           code->offset + code->length) == FSDP_OK;
+    }
     check->good[piece->file] = false;
     return verify_find(check->verify,
                        "%s: tensor %s: bytes [%" PRIu64 ", %" PRIu64
@@ -39,7 +50,7 @@ static bool on_mismatch(const catalog_t *cat, uint64_t index, uint64_t block,
 static bool on_bad_span(const catalog_t *cat, const catalog_span_t *span,
                         void *arg)
 {
-    zip_check_t *check = arg;
+    piece_check_t *check = arg;
 
     check->good[span->file] = false;
     return verify_find(check->verify,
@@ -80,16 +91,43 @@ static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
                                  cat->path);
 }
 
+/* Read and decode what plan_check() says. */
+static fsdp_status_t check_pieces(piece_check_t *check, const catalog_t *cat,
+                                  const bool *wanted, fsdp_error_t *why)
+{
+    verify_t *verify = check->verify;
+    engine_job_t job = {.mismatch = on_mismatch, .arg = check};
+    engine_result_t result = {0};
+    fsdp_status_t status;
+    plan_t plan;
+
+    FSDP_TRY(plan_check(&plan, cat, wanted, why));
+    job.plan = &plan;
+    if (verify->engine != NULL) {
+        job.options = *verify->engine;
+    }
+    status = engine_run(&job, &result, why);
+    plan_free(&plan);
+    verify->result.bytes += result.bytes_read;
+    return status;
+}
+
+/* An error of reading, once the callback wanted no more. */
+static fsdp_status_t end_check(verify_t *verify, fsdp_status_t status,
+                               const fsdp_error_t *why, fsdp_error_t *err)
+{
+    return verify->stopped ? fsdp_error_set(err, FSDP_ERR_CANCELLED,
+                                            "the check was stopped")
+                           : verify_status(verify, status, why, err);
+}
+
 fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
                          fsdp_error_t *err)
 {
-    zip_check_t check = {verify, good};
-    engine_result_t result = {0};
+    piece_check_t check = {verify, good};
     fsdp_error_t why = {0};
-    engine_job_t job = {.mismatch = on_mismatch, .arg = &check};
     uint64_t checked, size = 0;
     fsdp_status_t status;
-    plan_t plan;
 
     FSDP_TRY(count_checked(cat, &checked, err));
     for (uint32_t f = 0; f < cat->num_files; f++) {
@@ -101,20 +139,35 @@ fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
     }
     verify->result.unchecked += (size > checked) ? size - checked : 0;
 
-    FSDP_TRY(plan_check(&plan, cat, NULL, err));
-    job.plan = &plan;
-    if (verify->engine != NULL) {
-        job.options = *verify->engine;
-    }
-    status = engine_run(&job, &result, &why);
-    plan_free(&plan);
-    verify->result.bytes += result.bytes_read;
+    status = check_pieces(&check, cat, NULL, &why);
     if (status == FSDP_OK) {
         status = span_check(cat, NULL, on_bad_span, &check,
                             &verify->result.bytes, &why);
     }
-    if (verify->stopped) {
-        return fsdp_error_set(err, FSDP_ERR_CANCELLED, "the check was stopped");
+    return end_check(verify, status, &why, err);
+}
+
+fsdp_status_t verify_codes(verify_t *verify, const catalog_t *cat, bool *good,
+                           fsdp_error_t *err)
+{
+    piece_check_t check = {verify, good};
+    fsdp_error_t why = {0};
+    fsdp_status_t status;
+    bool *wanted;
+
+    if (cat->num_codes == 0) {
+        return FSDP_OK;
     }
-    return verify_status(verify, status, &why, err);
+    wanted = calloc(cat->num_pieces + 1, sizeof(*wanted));
+    if (wanted == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        wanted[p] = cat->pieces[p].code != 0;
+    }
+    status = check_pieces(&check, cat, wanted, &why);
+    free(wanted);
+    return end_check(verify, status, &why, err);
 }

@@ -22,6 +22,7 @@ check_PROGRAMS += \
 	t/unit/layers.t \
 	t/unit/matmul.t \
 	t/unit/catalog.t \
+	t/unit/codec.t \
 	t/unit/convert.t \
 	t/unit/box_piece.t \
 	t/unit/engine.t \
@@ -76,6 +77,7 @@ dist_check_SCRIPTS += \
 	t/t2309-dcp-hf.t \
 	t/t2310-torch.t \
 	t/t2311-python.t \
+	t/t2312-hdf5-any.t \
 	t/t2315-universal.t \
 	t/t2316-chains-dcp.t \
 	t/t2317-chains-fsdp.t \
@@ -133,6 +135,8 @@ t_unit_catalog_t_SOURCES = t/unit/catalog.c t/tap/tap.h
 
 t_unit_engine_t_SOURCES = t/unit/engine.c t/tap/tap.h
 
+t_unit_codec_t_SOURCES = t/unit/codec.c t/tap/tap.h
+t_unit_codec_t_LDADD = libckptcore.la libutil.la
 t_unit_box_piece_t_SOURCES = t/unit/box_piece.c t/tap/tap.h
 t_unit_box_piece_t_LDADD = libckptcore.la libutil.la
 
@@ -259,6 +263,7 @@ t_unit_hdf5_name_t_LDADD = libckptcore.la libutil.la
 
 EXTRA_DIST += \
 	t/dcp-zstd.py \
+	t/hdf5-any.py \
 	t/read-checkpoint.py \
 	t/torch-state.py \
 	t/data/ckpt-v1/full-w2/index.h5 \

@@ -1,8 +1,9 @@
 /*
- * One HDF5 file of plain datasets: ours, or any other of contiguous ones.
+ * One HDF5 file of plain datasets: ours, or any other.
  */
 #include "config.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -13,14 +14,17 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/format/hdf5_layout.h"
 #include "ckpt/format/hdf5_name.h"
 #include "ckpt/format/hdf5_trailer.h"
 #include "ckpt/format/hdf5_util.h"
+#include "ckpt/format/hdf5_value.h"
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/map.h"
 
 static const unsigned char signature[8] = "\x89HDF\r\n\x1a\n";
 
@@ -52,20 +56,13 @@ static bool probe(const format_look_t *look)
  * Reading.
  */
 
-/* Part of a dataset that is in another file. */
-typedef struct {
-    uint32_t file; /* of the catalog */
-    uint64_t offset, size;
-} part_t;
-
 typedef struct {
     char *path; /* links, without a leading slash */
     char *name;
-    part_t *parts; /* NULL: its data is in this file */
-    size_t num_parts;
-    char *unit;    /* or NULL */
-    uint64_t rank; /* in the writer's order */
-    uint64_t offset, numel;
+    char *unit;       /* or NULL */
+    uint64_t rank;    /* in the writer's order */
+    uint64_t address; /* of its header: links to one dataset have the same */
+    hdf5_layout_t layout;
     uint64_t dims[FSDP_CKPT_MAX_NDIM];
     uint32_t ndim;
     fsdp_dtype_t dtype;
@@ -78,9 +75,11 @@ typedef struct {
 
 typedef struct {
     const char *path;
-    bool ours; /* it has our attributes and escapes */
-    catalog_t *cat;
+    catalog_t *cat; /* takes values at once */
+    map_t seen;     /* addresses of objects whose attributes it has */
+    bool ours;      /* it has our attributes and escapes */
     hdf5_types_t types;
+    hdf5_frame_t frame; /* that HDF5 reads the file through */
     hdf5_trailer_t trailer;
     found_t *found;
     size_t num, max;
@@ -124,43 +123,12 @@ static void *grow(void *array, size_t *max_p, size_t size)
     return more;
 }
 
-/* Its data is one stretch of this file. */
-static fsdp_status_t check_layout(walk_t *walk, hid_t set, const char *link)
-{
-    hid_t dcpl = H5Dget_create_plist(set);
-    H5D_layout_t layout = (dcpl < 0) ? H5D_LAYOUT_ERROR : H5Pget_layout(dcpl);
-    int external = (dcpl < 0) ? 0 : H5Pget_external_count(dcpl);
-
-    if (dcpl >= 0) {
-        H5Pclose(dcpl);
-    }
-    if (layout == H5D_LAYOUT_ERROR) {
-        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
-                          "/%.150s has no layout", link);
-    }
-    if (layout == H5D_VIRTUAL) {
-        return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
-                      "is a virtual dataset, which shows zeros where a source "
-                      "is missing: name the checkpoint's directory instead");
-    }
-    if (layout != H5D_CONTIGUOUS || (external > 0 && !walk->cat->shows)) {
-        return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
-                      "is %s: make a contiguous copy of the file with "
-                      "'h5repack -f NONE -l CONTI OLD NEW'",
-                      (external > 0)            ? "kept in other files"
-                      : (layout == H5D_COMPACT) ? "kept in its header"
-                                                : "chunked or compressed");
-    }
-
-    return FSDP_OK;
-}
-
 static fsdp_status_t read_dtype(walk_t *walk, hid_t set, const char *link,
-                                found_t *found)
+                                found_t *found, uint32_t *swap_p)
 {
     hid_t type = H5Dget_type(set);
-    bool known =
-        type >= 0 && hdf5_types_find(&walk->types, type, &found->dtype);
+    bool known = type >= 0 &&
+                 hdf5_types_find_any(&walk->types, type, &found->dtype, swap_p);
     fsdp_dtype_t raw;
     char *text;
 
@@ -169,8 +137,8 @@ static fsdp_status_t read_dtype(walk_t *walk, hid_t set, const char *link,
     }
     if (!known) {
         return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
-                      "has elements that are no little-endian numbers, "
-                      "booleans or complex numbers of a known size");
+                      "has elements that are no numbers, booleans or complex "
+                      "numbers of a known size");
     }
 
     if (found->dtype != FSDP_DTYPE_U8) {
@@ -211,28 +179,12 @@ static bool read_packed_shape(hid_t set, found_t *found)
     return good;
 }
 
+/* The shape of the tensor: the dataset's own, unless elements are packed. */
 static fsdp_status_t read_shape(walk_t *walk, hid_t set, const char *link,
                                 found_t *found)
 {
-    hid_t space = H5Dget_space(set);
-    H5S_class_t class =
-        (space < 0) ? H5S_NO_CLASS : H5Sget_simple_extent_type(space);
-    hsize_t dims[FSDP_CKPT_MAX_NDIM];
-    hssize_t numel = 0;
-    int ndim = 0;
+    const hdf5_layout_t *layout = &found->layout;
 
-    if (class == H5S_SIMPLE || class == H5S_SCALAR) {
-        ndim = H5Sget_simple_extent_dims(space, dims, NULL);
-        numel = H5Sget_simple_extent_npoints(space);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
-    if ((class != H5S_SIMPLE && class != H5S_SCALAR) || ndim < 0 || numel < 0) {
-        return refuse(walk, FSDP_ERR_UNSUPPORTED, link, "has no shape");
-    }
-
-    found->numel = (uint64_t)numel;
     if (fsdp_dtype_bits(found->dtype) < 8) {
         return read_packed_shape(set, found)
                    ? FSDP_OK
@@ -240,101 +192,45 @@ static fsdp_status_t read_shape(walk_t *walk, hid_t set, const char *link,
                             "has packed elements and no attribute 'shape'");
     }
 
-    found->ndim = (uint32_t)ndim;
-    for (int d = 0; d < ndim; d++) {
-        found->dims[d] = dims[d];
-    }
-
-    return FSDP_OK;
-}
-
-/* A file that is one of the sources: 0, this one, if it is none. */
-static uint32_t find_source(const catalog_t *cat, const char *name)
-{
-    for (uint32_t f = 1; f < cat->num_files; f++) {
-        if (strcmp(cat->files[f].path, name) == 0) {
-            return f;
-        }
-    }
-
-    return 0;
-}
-
-static bool read_parts(const catalog_t *cat, hid_t dcpl, found_t *found)
-{
-    int num = H5Pget_external_count(dcpl);
-    char name[4096];
-
-    found->parts = calloc((num > 0) ? (size_t)num : 1, sizeof(*found->parts));
-    for (int i = 0; found->parts != NULL && i < num; i++) {
-        part_t *part = &found->parts[found->num_parts];
-        hsize_t size;
-        off_t offset;
-
-        memset(name, 0, sizeof(name));
-        if (H5Pget_external(dcpl, (unsigned)i, sizeof(name) - 1, name, &offset,
-                            &size) < 0 ||
-            offset < 0) {
-            return false;
-        }
-        *part = (part_t){find_source(cat, name), (uint64_t)offset, size};
-        if (part->file == 0) {
-            return false;
-        }
-        found->num_parts++;
-    }
-
-    return found->num_parts > 0;
-}
-
-static fsdp_status_t read_place(walk_t *walk, hid_t set, const char *link,
-                                found_t *found)
-{
-    haddr_t offset;
-    hid_t dcpl;
-    bool good;
-
-    if (found->numel == 0) {
-        return FSDP_OK;
-    }
-    if (walk->cat->shows) {
-        dcpl = H5Dget_create_plist(set);
-        good = dcpl >= 0 && read_parts(walk->cat, dcpl, found);
-        if (dcpl >= 0) {
-            H5Pclose(dcpl);
-        }
-        return good ? FSDP_OK
-                    : refuse(walk, FSDP_ERR_CORRUPT, link,
-                             "is in no file that the file names as a source");
-    }
-
-    offset = H5Dget_offset(set);
-    if (offset == HADDR_UNDEF) {
-        return refuse(walk, FSDP_ERR_CORRUPT, link,
-                      "was made, but its data was never written");
-    }
-
-    found->offset = offset;
+    found->ndim = layout->ndim;
+    memcpy(found->dims, layout->dims, layout->ndim * sizeof(*layout->dims));
     return FSDP_OK;
 }
 
 static void free_found(found_t *found)
 {
-    free(found->parts);
     free(found->path);
     free(found->name);
     free(found->unit);
+    hdf5_layout_free(&found->layout);
 }
 
-static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link)
+/* "FILE: /LINK", for messages. */
+static void say_where(const walk_t *walk, const char *link, char where[400])
 {
-    found_t found = {.rank = UINT64_MAX};
-    fsdp_status_t status;
+    snprintf(where, 400, "%.200s: /%.150s", walk->path, link);
+}
 
-    FSDP_TRY(check_layout(walk, set, link));
-    FSDP_TRY(read_dtype(walk, set, link, &found));
-    FSDP_TRY(read_shape(walk, set, link, &found));
-    FSDP_TRY_GOTO(read_place(walk, set, link, &found), err_found);
+static fsdp_status_t read_layout(walk_t *walk, hid_t set, const char *link,
+                                 uint32_t swap, found_t *found)
+{
+    char where[400];
+
+    say_where(walk, link, where);
+    return hdf5_layout_read(&walk->frame, set, walk->types.ids[found->dtype],
+                            swap, where, &found->layout, walk->err);
+}
+
+static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link,
+                                 uint64_t address)
+{
+    found_t found = {.rank = UINT64_MAX, .address = address};
+    fsdp_status_t status;
+    uint32_t swap;
+
+    FSDP_TRY(read_dtype(walk, set, link, &found, &swap));
+    FSDP_TRY_GOTO(read_layout(walk, set, link, swap, &found), err_found);
+    FSDP_TRY_GOTO(read_shape(walk, set, link, &found), err_found);
 
     if (walk->num == walk->max) {
         void *more = grow(walk->found, &walk->max, sizeof(*walk->found));
@@ -424,7 +320,23 @@ static fsdp_status_t add_soft(walk_t *walk, hid_t group, const char *link,
     return FSDP_OK;
 }
 
-static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link)
+/* Of an object with several names by the first one. */
+static fsdp_status_t add_attributes(walk_t *walk, hid_t object,
+                                    const char *link, uint64_t address)
+{
+    uint64_t there;
+
+    if (map_get(&walk->seen, &address, sizeof(address), &there)) {
+        return FSDP_OK;
+    }
+
+    return map_put(&walk->seen, &address, sizeof(address), 0)
+               ? hdf5_value_add_attributes(walk->cat, object, link, walk->err)
+               : no_memory(walk);
+}
+
+static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link,
+                                uint64_t address)
 {
     hid_t object = H5Oopen(group, link, H5P_DEFAULT);
     fsdp_status_t status = FSDP_OK;
@@ -435,11 +347,29 @@ static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link)
     }
 
     if (H5Iget_type(object) == H5I_DATASET) {
-        status = add_dataset(walk, object, link);
+        status = hdf5_is_text(object)
+                     ? hdf5_value_add(walk->cat, object, link, walk->err)
+                     : add_dataset(walk, object, link, address);
+    }
+    if (status == FSDP_OK && !walk->ours) {
+        status = add_attributes(walk, object, link, address);
     }
     H5Oclose(object);
 
     return status;
+}
+
+/* Where the header of what a link is lies. */
+static uint64_t address_of(const H5L_info_t *info)
+{
+    uint64_t address = 0;
+
+#if H5_VERSION_GE(1, 12, 0)
+    memcpy(&address, &info->u.token, sizeof(address));
+#else
+    address = info->u.address;
+#endif
+    return address;
 }
 
 static unsigned depth_of(const char *link)
@@ -468,7 +398,7 @@ static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
 
     switch (info->type) {
     case H5L_TYPE_HARD:
-        walk->status = visit_hard(walk, group, link);
+        walk->status = visit_hard(walk, group, link, address_of(info));
         break;
     case H5L_TYPE_SOFT:
         walk->status = add_soft(walk, group, link, info->u.val_size);
@@ -503,8 +433,12 @@ static int compare_places(const void *a, const void *b)
     if (x->rank != y->rank) {
         return (x->rank > y->rank) - (x->rank < y->rank);
     }
-    if (x->offset != y->offset) {
-        return (x->offset > y->offset) - (x->offset < y->offset);
+    if (x->layout.offset != y->layout.offset) {
+        return (x->layout.offset > y->layout.offset) -
+               (x->layout.offset < y->layout.offset);
+    }
+    if (x->address != y->address) {
+        return (x->address > y->address) - (x->address < y->address);
     }
 
     return strcmp(x->path, y->path);
@@ -516,7 +450,8 @@ static fsdp_status_t find_crcs(const walk_t *walk, const found_t *found,
                                uint32_t *crc_first_p)
 {
     const hdf5_trailer_t *trailer = &walk->trailer;
-    const hdf5_trailer_row_t *row = hdf5_trailer_find(trailer, found->offset);
+    const hdf5_trailer_row_t *row =
+        hdf5_trailer_find(trailer, found->layout.offset);
 
     if (trailer->num_crcs == 0) {
         return FSDP_OK;
@@ -533,72 +468,32 @@ static fsdp_status_t find_crcs(const walk_t *walk, const found_t *found,
     return FSDP_OK;
 }
 
-/* What the last part has beyond the tensor's end is found by the seal. */
-static fsdp_status_t put_parts(const found_t *found, catalog_t *cat,
-                               uint32_t tensor, fsdp_error_t *err)
-{
-    unsigned bits = fsdp_dtype_bits(found->dtype);
-    uint64_t numel = cat->tensors[tensor].numel;
-    catalog_piece_t piece = {.tensor = tensor, .crc_first = CATALOG_NONE};
-
-    for (size_t i = 0; i < found->num_parts; i++) {
-        const part_t *part = &found->parts[i];
-
-        piece.file = part->file;
-        piece.offset = part->offset;
-        piece.count = (part->size < UINT64_MAX / 8) ? part->size * 8 / bits : 0;
-        if (bits < 8 && piece.first < numel &&
-            piece.count > numel - piece.first) {
-            piece.count = numel - piece.first;
-        }
-        if (piece.count == 0 ||
-            part->size * 8 / bits * bits / 8 != part->size) {
-            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                                  "%s: /%.150s is in parts that are no whole "
-                                  "elements",
-                                  cat->path, found->path);
-        }
-        FSDP_TRY(catalog_add_piece(cat, &piece, err));
-        if (__builtin_add_overflow(piece.first, piece.count, &piece.first)) {
-            break; /* which the seal refuses */
-        }
-    }
-
-    return FSDP_OK;
-}
-
 static fsdp_status_t put_tensor(const walk_t *walk, const found_t *found,
                                 catalog_t *cat)
 {
     fsdp_error_t *err = walk->err;
-    catalog_piece_t piece = {
-        .count = 1,
-        .offset = found->offset,
-        .crc_first = CATALOG_NONE,
-        .box = CATALOG_NONE,
-    };
+    uint32_t crc_first = CATALOG_NONE;
+    char where[400];
     uint64_t tensor;
 
     FSDP_TRY(catalog_add_tensor(cat, found->name, found->dtype, found->ndim,
                                 found->dims, found->unit, &tensor, err));
     if (fsdp_dtype_bits(found->dtype) < 8 &&
-        cat->tensors[tensor].bytes != found->numel) {
-        return fsdp_error_set(
-            err, FSDP_ERR_CORRUPT,
-            "%s: /%.150s has %" PRIu64 " bytes, its shape needs %" PRIu64,
-            cat->path, found->path, found->numel, cat->tensors[tensor].bytes);
+        cat->tensors[tensor].bytes != found->layout.bytes) {
+        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                              "%s: /%.150s has %" PRIu64
+                              " bytes, its shape needs %" PRIu64,
+                              cat->path, found->path, found->layout.bytes,
+                              cat->tensors[tensor].bytes);
     }
 
-    piece.tensor = (uint32_t)tensor;
-    if (found->parts != NULL) {
-        return put_parts(found, cat, (uint32_t)tensor, err);
-    }
-    piece.count = cat->tensors[tensor].numel;
-    if (piece.count > 0) {
+    if (found->layout.kind == HDF5_LAYOUT_STRETCH) {
         FSDP_TRY(find_crcs(walk, found, cat, cat->tensors[tensor].bytes,
-                           &piece.crc_first));
+                           &crc_first));
     }
-    return catalog_add_piece(cat, &piece, err);
+    say_where(walk, found->path, where);
+    return hdf5_layout_put(&found->layout, cat, (uint32_t)tensor, crc_first,
+                           where, err);
 }
 
 static int compare_path(const void *key, const void *member)
@@ -609,6 +504,49 @@ static int compare_path(const void *key, const void *member)
 static int compare_paths(const void *a, const void *b)
 {
     return strcmp(((const found_t *)a)->path, ((const found_t *)b)->path);
+}
+
+/* Another path of a dataset: @a link, and @a rest behind it. */
+static fsdp_status_t put_alias(const walk_t *walk, catalog_t *cat,
+                               const char *link, const char *rest,
+                               const found_t *owner)
+{
+    char *path = io_path("%s%s", link, rest);
+    char *name = (path == NULL) ? NULL
+                 : walk->ours   ? hdf5_path_name(path)
+                                : strdup(path);
+    fsdp_status_t status =
+        (name != NULL) ? catalog_add_alias(cat, name, owner->name, walk->err)
+                       : no_memory(walk);
+
+    free(path);
+    free(name);
+    return status;
+}
+
+/* A soft link to a group: all datasets below it have another path. */
+static fsdp_status_t put_group_aliases(const walk_t *walk, catalog_t *cat,
+                                       const soft_t *soft)
+{
+    size_t size = strlen(soft->target);
+    bool any = false;
+
+    for (size_t i = 0; i < walk->num; i++) {
+        const found_t *found = &walk->found[i];
+
+        if (strncmp(found->path, soft->target, size) == 0 &&
+            found->path[size] == '/') {
+            FSDP_TRY(
+                put_alias(walk, cat, soft->path, found->path + size, found));
+            any = true;
+        }
+    }
+
+    return any ? FSDP_OK
+               : refuse(walk, FSDP_ERR_UNSUPPORTED, soft->path,
+                        "is a link to /%.100s, which is no dataset and has "
+                        "none below it",
+                        soft->target);
 }
 
 /* Soft links to datasets are aliases.  Leaves walk->found sorted by path. */
@@ -623,22 +561,9 @@ static fsdp_status_t put_aliases(walk_t *walk, catalog_t *cat)
             (walk->num == 0) ? NULL
                              : bsearch(soft->target, walk->found, walk->num,
                                        sizeof(*walk->found), compare_path);
-        fsdp_status_t status;
-        char *name;
 
-        if (owner == NULL) {
-            return refuse(walk, FSDP_ERR_UNSUPPORTED, soft->path,
-                          "is a link to /%.100s, which is no dataset",
-                          soft->target);
-        }
-
-        name = walk->ours ? hdf5_path_name(soft->path) : strdup(soft->path);
-        if (name == NULL) {
-            return no_memory(walk);
-        }
-        status = catalog_add_alias(cat, name, owner->name, walk->err);
-        free(name);
-        FSDP_TRY(status);
+        FSDP_TRY((owner != NULL) ? put_alias(walk, cat, soft->path, "", owner)
+                                 : put_group_aliases(walk, cat, soft));
     }
 
     return FSDP_OK;
@@ -655,9 +580,7 @@ static fsdp_status_t put_datasets(walk_t *walk, catalog_t *cat)
     for (size_t i = 0; i < walk->num; i++) {
         const found_t *found = &walk->found[i];
 
-        if (before != NULL && found->numel > 0 && before->numel > 0 &&
-            found->parts == NULL && before->parts == NULL &&
-            found->offset == before->offset) {
+        if (before != NULL && found->address == before->address) {
             FSDP_TRY(
                 catalog_add_alias(cat, found->path, before->name, walk->err));
             continue;
@@ -829,19 +752,32 @@ static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
                               walk->path);
     }
 
-    if (walk->ours) {
-        FSDP_TRY(read_ours(walk, file, cat));
-        FSDP_TRY(read_values(walk, file, cat));
-        FSDP_TRY(read_sources(walk, file, cat));
+    if (!walk->ours) {
+        return hdf5_value_add_attributes(cat, file, "", walk->err);
+    }
+    FSDP_TRY(read_ours(walk, file, cat));
+    FSDP_TRY(read_values(walk, file, cat));
+    return read_sources(walk, file, cat);
+}
+
+static hid_t open_framed(hdf5_frame_t *frame, const char *path)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file = H5I_INVALID_HID;
+
+    if (fapl >= 0 && hdf5_frame_set(fapl, frame) >= 0) {
+        file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    }
+    if (fapl >= 0) {
+        H5Pclose(fapl);
     }
 
-    return FSDP_OK;
+    return file;
 }
 
 static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
 {
     fsdp_status_t status;
-    hid_t file = hdf5_open_file(walk->path);
+    hid_t file = open_framed(&walk->frame, walk->path);
 
     if (file < 0) {
         return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
@@ -857,6 +793,11 @@ static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
     }
     hdf5_types_close(&walk->types);
     H5Fclose(file);
+    if (status == FSDP_OK && walk->frame.error != 0) {
+        errno = walk->frame.error;
+        return fsdp_error_set(walk->err, FSDP_ERR_IO, "%s: cannot read: %m",
+                              walk->path);
+    }
 
     return status;
 }
@@ -935,9 +876,11 @@ static fsdp_status_t read_file(walk_t *walk, catalog_t *cat)
     FSDP_TRY(add_file(cat, walk->path, walk->err));
     FSDP_TRY(read_trailer(walk, cat));
 
+    FSDP_TRY(io_open(walk->path, O_RDONLY, 0, &walk->frame.fd, walk->err));
     hdf5_enter(&guard);
     status = read_locked(walk, cat);
     hdf5_leave(&guard);
+    close(walk->frame.fd);
     FSDP_TRY(status);
 
     FSDP_TRY(put_datasets(walk, cat));
@@ -961,6 +904,7 @@ static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
     free(walk.found);
     free(walk.soft);
     free(walk.trailer.rows);
+    map_free(&walk.seen);
     return status;
 }
 

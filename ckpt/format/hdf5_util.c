@@ -201,6 +201,75 @@ bool hdf5_types_find(const hdf5_types_t *types, hid_t type,
     return false;
 }
 
+/* A big-endian number. */
+static bool find_swapped(const hdf5_types_t *types, hid_t type,
+                         fsdp_dtype_t *dtype_p, uint32_t *swap_p)
+{
+    hid_t little = H5Tcopy(type);
+    bool found = little >= 0 && H5Tget_order(type) == H5T_ORDER_BE &&
+                 H5Tset_order(little, H5T_ORDER_LE) >= 0 &&
+                 hdf5_types_find(types, little, dtype_p);
+
+    if (little >= 0) {
+        H5Tclose(little);
+    }
+    *swap_p = found ? (uint32_t)H5Tget_size(type) : 0;
+    return found;
+}
+
+/* Two numbers r and i, as h5py has them. */
+static bool find_complex(const hdf5_types_t *types, hid_t type,
+                         fsdp_dtype_t *dtype_p, uint32_t *swap_p)
+{
+    hid_t part = H5Tget_member_type(type, 0), whole = H5I_INVALID_HID;
+    bool found = part >= 0 && find_swapped(types, part, dtype_p, swap_p) &&
+                 (*dtype_p == FSDP_DTYPE_F32 || *dtype_p == FSDP_DTYPE_F64);
+
+    if (found) {
+        whole = make_complex(part);
+        found = whole >= 0 && H5Tequal(whole, type) > 0;
+        *dtype_p =
+            (*dtype_p == FSDP_DTYPE_F32) ? FSDP_DTYPE_C64 : FSDP_DTYPE_C128;
+    }
+    if (whole >= 0) {
+        H5Tclose(whole);
+    }
+    if (part >= 0) {
+        H5Tclose(part);
+    }
+    return found;
+}
+
+bool hdf5_types_find_any(const hdf5_types_t *types, hid_t type,
+                         fsdp_dtype_t *dtype_p, uint32_t *swap_p)
+{
+    hid_t base;
+    bool found;
+
+    *swap_p = 0;
+    if (hdf5_types_find(types, type, dtype_p)) {
+        return true;
+    }
+
+    switch (H5Tget_class(type)) {
+    case H5T_INTEGER:
+    case H5T_FLOAT:
+        return find_swapped(types, type, dtype_p, swap_p);
+    case H5T_COMPOUND:
+        return find_complex(types, type, dtype_p, swap_p);
+    case H5T_ENUM:
+        base = H5Tget_super(type);
+        found = base >= 0 && (hdf5_types_find(types, base, dtype_p) ||
+                              find_swapped(types, base, dtype_p, swap_p));
+        if (base >= 0) {
+            H5Tclose(base);
+        }
+        return found;
+    default:
+        return false;
+    }
+}
+
 static char *read_fixed(hid_t attr, hid_t type)
 {
     size_t size = H5Tget_size(type);

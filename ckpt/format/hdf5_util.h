@@ -59,6 +59,11 @@ bool hdf5_type_is_raw(fsdp_dtype_t dtype);
 bool hdf5_types_find(const hdf5_types_t *types, hid_t type,
                      fsdp_dtype_t *dtype_p);
 
+/* The same for any order of bytes, and for enumerations as numbers.
+ * @param swap_p  Bytes of a number, if they are big-endian; else 0. */
+bool hdf5_types_find_any(const hdf5_types_t *types, hid_t type,
+                         fsdp_dtype_t *dtype_p, uint32_t *swap_p);
+
 /* A text attribute of an object; the caller frees it.  NULL: there is none.
  * @return false if it is there and cannot be read as text. */
 bool hdf5_get_text(hid_t object, const char *name, char **text_p);
