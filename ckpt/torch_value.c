@@ -34,7 +34,6 @@ typedef struct {
 
 typedef struct {
     const pickle_t *pickle;
-    const char *what;
     buffer_t text, name; /* what is written; the name of where it is */
     size_t prefix;       /* of the name, which has its dot */
     json_t *nesting;     /* NULL: nobody asks */
@@ -43,14 +42,24 @@ typedef struct {
     fsdp_error_t *err;
 } walk_t;
 
-static fsdp_status_t too_large(const walk_t *walk)
+static fsdp_status_t fail(const walk_t *walk, fsdp_status_t status,
+                          const char *why)
 {
     errno = 0;
-    return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
-                          "%s: %s: a value of its pickle is too deep or too "
-                          "large to be shown",
-                          pickle_what(walk->pickle),
-                          (walk->what[0] != '\0') ? walk->what : "all of it");
+    return fsdp_error_set(
+        walk->err, status, "%s: %s: %s", pickle_what(walk->pickle),
+        (walk->name.used > 0) ? walk->name.data : "all of it", why);
+}
+
+static fsdp_status_t no_memory(const walk_t *walk)
+{
+    return fail(walk, FSDP_ERR_NO_MEMORY, "no memory");
+}
+
+static fsdp_status_t too_large(const walk_t *walk)
+{
+    return fail(walk, FSDP_ERR_UNSUPPORTED,
+                "a value of its pickle is too deep or too large to be shown");
 }
 
 /* Whether one more value is looked at, in so many containers. */
@@ -72,8 +81,7 @@ static fsdp_status_t add(walk_t *walk, buffer_t *out, const char *data,
         want = 2 * (out->used + size) + 64;
         larger = realloc(out->data, want);
         if (larger == NULL) {
-            return fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY,
-                                  "%s: no memory", walk->what);
+            return no_memory(walk);
         }
         out->data = larger;
         out->size = want;
@@ -253,8 +261,7 @@ static fsdp_status_t put_latin1(walk_t *walk, pickle_ref_t ref)
     fsdp_status_t status;
 
     if (bytes == NULL) {
-        return fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              walk->what);
+        return no_memory(walk);
     }
     for (size_t i = 0; i < size; i++) {
         unsigned c = (unsigned char)text[i];
@@ -303,8 +310,7 @@ static fsdp_status_t key_text(walk_t *walk, pickle_ref_t key, buffer_t *out)
         text = pickle_str(pickle, key, &size);
         return (memchr(text, '\0', size) == NULL)
                    ? add(walk, out, text, size)
-                   : fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
-                                    "%s: a key has a NUL in it", walk->what);
+                   : fail(walk, FSDP_ERR_UNSUPPORTED, "a key has a NUL in it");
     case PICKLE_INT:
         (void)pickle_int(pickle, key, &number);
         return put_format(walk, out, "%" PRId64, number);
@@ -319,9 +325,8 @@ static fsdp_status_t key_text(walk_t *walk, pickle_ref_t key, buffer_t *out)
         (void)pickle_float(pickle, key, &value);
         return put_format(walk, out, "%.17g", value);
     default:
-        return fsdp_error_set(walk->err, FSDP_ERR_UNSUPPORTED,
-                              "%s: a key that is neither a string nor a number",
-                              walk->what);
+        return fail(walk, FSDP_ERR_UNSUPPORTED,
+                    "a key that is neither a string nor a number");
     }
 }
 
@@ -455,8 +460,7 @@ static fsdp_status_t put_class_name(walk_t *walk, pickle_ref_t cls)
     module = (strcmp(module, "__builtin__") == 0) ? "builtins" : module;
     text = malloc(strlen(module) + strlen(name) + 2);
     if (text == NULL) {
-        return fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              walk->what);
+        return no_memory(walk);
     }
     sprintf(text, "%s%c%s", module, (strchr(name, '.') != NULL) ? ':' : '.',
             name);
@@ -648,11 +652,7 @@ fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
                                const char *name, torch_found_f tensor,
                                void *arg, char **text_p, fsdp_error_t *err)
 {
-    walk_t walk = {.pickle = pickle,
-                   .what = name,
-                   .tensor = tensor,
-                   .arg = arg,
-                   .err = err};
+    walk_t walk = {.pickle = pickle, .tensor = tensor, .arg = arg, .err = err};
     fsdp_status_t status = add(&walk, &walk.name, name, strlen(name));
 
     if (status == FSDP_OK) {
@@ -770,8 +770,7 @@ static fsdp_status_t note(const walk_t *walk, pickle_ref_t key,
     size -= size == walk->prefix && size > 0; /* its dot */
     name = strndup(walk->name.data, size);
     if (name == NULL && status == FSDP_OK) {
-        status = fsdp_error_set(walk->err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                                walk->what);
+        status = no_memory(walk);
     }
     /* Not of a name that is no UTF-8: that stays a key of the root. */
     (void)json_object_set_new(walk->nesting, name, all);
@@ -863,7 +862,6 @@ fsdp_status_t torch_walk(const pickle_t *pickle, pickle_ref_t ref,
                          fsdp_error_t *err)
 {
     walk_t walk = {.pickle = pickle,
-                   .what = prefix,
                    .tensor = tensor,
                    .value = value,
                    .prefix = strlen(prefix),

@@ -113,6 +113,14 @@ test_expect_success 'pickles that refer to one value again and again' '
 	refused 2 "a.pt: .*too deep or too large" fsdp-ls a.pt
 '
 
+test_expect_success 'keys that no name can have are told with file and place' '
+	legacy "}X\\1\\0\\0\\0a}(K\\1K\\2tK\\3ss" &&
+	refused 2 "a.pt: a: a key that is neither a string nor a number" \
+		fsdp-ls a.pt &&
+	legacy "}(K\\1K\\2tK\\3s" &&
+	refused 2 "a.pt: all of it: a key that is neither" fsdp-ls a.pt
+'
+
 test_expect_success 'a large text that many values refer to' '
 	awk "BEGIN { for (i = 0; i < 10000; i++)
 		printf(\"X\\\\005\\\\000\\\\000\\\\000%05dh\\\\001\", i) }" >refs &&
