@@ -266,6 +266,11 @@ EXTRA_DIST += \
 	t/hdf5-any.py \
 	t/read-checkpoint.py \
 	t/torch-state.py \
+	t/data/ckpt-v1/chunk-w3/index.h5 \
+	t/data/ckpt-v1/chunk-w3/manifest.json \
+	t/data/ckpt-v1/chunk-w3/shard-00000.h5 \
+	t/data/ckpt-v1/chunk-w3/shard-00001.h5 \
+	t/data/ckpt-v1/chunk-w3/shard-00002.h5 \
 	t/data/ckpt-v1/full-w2/index.h5 \
 	t/data/ckpt-v1/full-w2/manifest.json \
 	t/data/ckpt-v1/full-w2/shard-00000.h5 \
@@ -278,6 +283,8 @@ EXTRA_DIST += \
 	t/data/ckpt-v1/hybrid-w4/shard-00003.h5 \
 	t/data/ckpt-v1/plain.h5 \
 	t/data/ckpt-v1/sums.txt \
+	t/data/ckpt-v1/values.h5 \
+	t/data/ckpt-v1/values.json \
 	t/data/fuzz
 # End of the golden files
 noinst_PROGRAMS += t/ckpt-golden

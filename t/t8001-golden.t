@@ -23,6 +23,30 @@ do
 	'
 done
 
+# values.json is by the program that made them with torch.save.
+for name in chunk-w3 values.h5
+do
+	test_expect_success "$name: every tensor, alias and value is that of then" '
+		fsdp-verify --manifest "$data/values.json" "$data/$name" &&
+		fsdp-verify "$data/$name"
+	'
+done
+
+test_expect_success 'chunk-w3 and values.h5 are the same' '
+	fsdp-diff "$data/chunk-w3" "$data/values.h5" &&
+	fsdp-ls --json "$data/chunk-w3" >json &&
+	grep "\"strategy\": *\"chunk" json
+'
+
+for name in full-w2 hybrid-w4 chunk-w3
+do
+	test_expect_success PYTHON_H5PY "$name: h5py alone sees the same" '
+		"$golden" sums "$data/$name" >want &&
+		"$PYTHON" "$FSDP_SRCDIR/t/read-checkpoint.py" "$data/$name" >got &&
+		test_cmp want got
+	'
+done
+
 test_expect_success 'a step, a mesh and metadata came along' '
 	fsdp-ls --json "$data/hybrid-w4" >json &&
 	grep "\"step\": *7" json &&
