@@ -505,28 +505,34 @@ static fsdp_status_t settle(hdf5_file_t *file, hid_t set, const char *path,
     return FSDP_OK;
 }
 
+/* @param set_p  To be closed if it is not negative, though this failed. */
+static bool make_set(hdf5_file_t *file, const hdf5_dataset_t *dataset,
+                     hid_t type, hid_t space, hid_t dcpl, hid_t *set_p)
+{
+    const char *leaf;
+    hid_t group = parent_group(file, dataset->path, &leaf);
+
+    *set_p = (group < 0) ? H5I_INVALID_HID
+                         : H5Dcreate2(group, leaf, type, space, file->lcpl,
+                                      dcpl, H5P_DEFAULT);
+    return *set_p >= 0 && put_attributes(*set_p, dataset) >= 0;
+}
+
 static fsdp_status_t add_locked(hdf5_file_t *file,
                                 const hdf5_dataset_t *dataset,
                                 uint64_t *offset_p, fsdp_error_t *err)
 {
     hid_t type = file->types.ids[dataset->dtype];
     uint64_t bytes = 0;
-    hid_t space = make_space(dataset, &bytes);
-    hid_t group, set = H5I_INVALID_HID;
+    hid_t space = make_space(dataset, &bytes), set;
     fsdp_status_t status;
-    const char *leaf;
 
     if (space < 0) {
         return FAIL(file, "dataset /%s has no shape that HDF5 can hold",
                     dataset->path);
     }
 
-    group = parent_group(file, dataset->path, &leaf);
-    if (group >= 0) {
-        set = H5Dcreate2(group, leaf, type, space, file->lcpl, file->dcpl,
-                         H5P_DEFAULT);
-    }
-    if (set < 0 || put_attributes(set, dataset) < 0) {
+    if (!make_set(file, dataset, type, space, file->dcpl, &set)) {
         status = FAIL(file, "cannot make dataset /%s", dataset->path);
     } else {
         status = settle(file, set, dataset->path, type, bytes, dataset->data,
@@ -604,11 +610,10 @@ static fsdp_status_t add_external_locked(hdf5_file_t *file,
                                          const hdf5_extent_t *extents,
                                          size_t num, fsdp_error_t *err)
 {
-    hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE), set = H5I_INVALID_HID, group;
+    hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE), set = H5I_INVALID_HID;
     uint64_t bytes = 0;
     hid_t space = make_space(dataset, &bytes);
     fsdp_status_t status = FSDP_OK;
-    const char *leaf;
     bool good = dcpl >= 0 && space >= 0 &&
                 H5Pset_obj_track_times(dcpl, false) >= 0 &&
                 H5Pset_layout(dcpl, H5D_CONTIGUOUS) >= 0;
@@ -617,12 +622,8 @@ static fsdp_status_t add_external_locked(hdf5_file_t *file,
         good = H5Pset_external(dcpl, extents[i].file, (off_t)extents[i].offset,
                                extents[i].size) >= 0;
     }
-    group = good ? parent_group(file, dataset->path, &leaf) : H5I_INVALID_HID;
-    if (group >= 0) {
-        set = H5Dcreate2(group, leaf, file->types.ids[dataset->dtype], space,
-                         file->lcpl, dcpl, H5P_DEFAULT);
-    }
-    if (set < 0 || put_attributes(set, dataset) < 0) {
+    if (!good || !make_set(file, dataset, file->types.ids[dataset->dtype],
+                           space, dcpl, &set)) {
         status = FAIL(file, "cannot make dataset /%s of %zu parts of files",
                       dataset->path, num);
     }
@@ -744,8 +745,7 @@ static fsdp_status_t add_virtual_locked(hdf5_file_t *file,
     hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE), set = H5I_INVALID_HID;
     fsdp_status_t status = FSDP_OK;
     uint64_t bytes;
-    hid_t space = make_space(dataset, &bytes), group;
-    const char *leaf;
+    hid_t space = make_space(dataset, &bytes);
 
     if (dcpl < 0 || space < 0 || H5Pset_obj_track_times(dcpl, false) < 0) {
         status = FAIL(file, "cannot shape virtual dataset /%s", dataset->path);
@@ -764,12 +764,8 @@ static fsdp_status_t add_virtual_locked(hdf5_file_t *file,
     }
 
     H5Sselect_all(space);
-    group = parent_group(file, dataset->path, &leaf);
-    if (group >= 0) {
-        set = H5Dcreate2(group, leaf, file->types.ids[dataset->dtype], space,
-                         file->lcpl, dcpl, H5P_DEFAULT);
-    }
-    if (set < 0 || put_attributes(set, dataset) < 0) {
+    if (!make_set(file, dataset, file->types.ids[dataset->dtype], space, dcpl,
+                  &set)) {
         status = FAIL(file, "cannot make virtual dataset /%s", dataset->path);
     }
 done:
