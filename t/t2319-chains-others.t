@@ -6,15 +6,7 @@ test_description='checkpoints of DeepSpeed, Megatron and llm.c, from format to f
 
 test_have_prereq SAMPLES || skip_all 'no checkpoints of other tools'
 
-for name in $(samples ds mcore llmc); do
-	test_expect_success "$name" '
-		chain $name "hdf5 --world 3" safetensors "dcp --world 2" \
-			torch hdf5-file "dcp --world 5" \
-			"safetensors --shard-size 2K" \
-			"hdf5 --world 4 --strategy hybrid:2 --files 2" \
-			torch "hdf5 --world 7 --strategy grad-op"
-	'
-done
+chain_all ds mcore llmc
 
 test_expect_success 'refused: tensors in values by dcp' '
 	touch refused && cat refused &&

@@ -49,3 +49,16 @@ chain() {
 	fsdp-diff ${c_recipe:+"$c_recipe"} "$c_sample/ckpt" "$c_from" &&
 	rm -rf "$c_name"
 }
+
+# chain_all WORD...: a test for each checkpoint whose name begins so.
+chain_all() {
+	for c_each in $(samples "$@"); do
+		test_expect_success "$c_each" "
+			chain $c_each 'hdf5 --world 3' safetensors 'dcp --world 2' \
+				torch hdf5-file 'dcp --world 5' \
+				'safetensors --shard-size 2K' \
+				'hdf5 --world 4 --strategy hybrid:2 --files 2' \
+				torch 'hdf5 --world 7 --strategy grad-op'
+		"
+	done
+}
