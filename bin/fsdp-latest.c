@@ -4,7 +4,6 @@
 #include "config.h"
 
 #include <argp.h>
-#include <stdlib.h>
 
 #include "bin/progress.h"
 #include "bin/tool.h"

@@ -5,7 +5,6 @@
 
 #include <argp.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "bin/progress.h"
 #include "bin/tool.h"

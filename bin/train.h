@@ -227,7 +227,4 @@ void report_event(const train_t *train, json_t *event);
 __attribute__((format(printf, 2, 3))) void report_line(const train_t *train,
                                                        const char *fmt, ...);
 
-/* Resident memory of this process, in bytes; 0 if unknown. */
-uint64_t report_resident(void);
-
 #endif

@@ -85,7 +85,8 @@ static void set_hex(json_t *object, const char *key, double value)
     cli_json_set(object, key, cli_json_text(text));
 }
 
-uint64_t report_resident(void)
+/* Resident memory of this process, in bytes; 0 if unknown. */
+static uint64_t resident_bytes(void)
 {
     unsigned long pages = 0;
     FILE *f = fopen("/proc/self/statm", "re");
@@ -299,7 +300,7 @@ static json_t *step_event(const train_step_t *step, const fsdp_memory_t *memory,
     set_count(event, "link_bytes", step->cost.counters.link_bytes);
     set_count(event, "memory_bytes", memory->peak_total);
     set_count(event, "allocations", memory->allocations);
-    set_count(event, "resident_bytes", report_resident());
+    set_count(event, "resident_bytes", resident_bytes());
 
     return event;
 }
@@ -327,7 +328,7 @@ void report_step(const train_t *train, const train_step_t *step)
                 1e3 * step->cost.counters.exposed_seconds,
                 100 * step->cost.counters.exposed_seconds / step->cost.seconds,
                 size_format(memory.peak_total, ours),
-                size_format(report_resident(), resident));
+                size_format(resident_bytes(), resident));
 }
 
 void report_valid(const train_t *train, int64_t step, double loss,

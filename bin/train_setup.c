@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
-#include "lib/util/io.h"
 
 /* Seconds in which the other ranks can say their part after one has failed. */
 #define GRACE 1

@@ -685,7 +685,7 @@ static fsdp_status_t replace_dir(commit_t *commit, fsdp_error_t *err)
 
     if (renameat2(AT_FDCWD, commit->tmp, AT_FDCWD, commit->target,
                   RENAME_EXCHANGE) == 0) {
-        status = io_fsync_dir(commit->parent, err);
+        status = io_fsync_path(commit->parent, err);
         remove_tree(commit->tmp);
         return status;
     }
@@ -715,7 +715,7 @@ static fsdp_status_t replace_dir(commit_t *commit, fsdp_error_t *err)
 static fsdp_status_t appear(commit_t *commit, fsdp_error_t *err)
 {
     if (commit->is_dir) {
-        FSDP_TRY(io_fsync_dir(commit->tmp, err));
+        FSDP_TRY(io_fsync_path(commit->tmp, err));
         if (commit_exists(commit->target)) {
             if (!commit->replace) {
                 return fsdp_error_set(err, FSDP_ERR_EXISTS,
@@ -731,7 +731,7 @@ static fsdp_status_t appear(commit_t *commit, fsdp_error_t *err)
     /* link() does not replace what may have appeared meanwhile. */
     if (!commit->replace && link(commit->tmp, commit->target) == 0) {
         unlink(commit->tmp);
-        return io_fsync_dir(commit->parent, err);
+        return io_fsync_path(commit->parent, err);
     }
     if (!commit->replace && errno == EEXIST) {
         return fsdp_error_set(err, FSDP_ERR_EXISTS,

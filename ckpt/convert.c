@@ -10,7 +10,6 @@
 
 #include "ckpt/convert.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
+#include "lib/util/text.h"
 
 #define ID_MOST 128
 
@@ -236,13 +236,6 @@ static fsdp_status_t write_target(convert_t *convert, engine_result_t *result,
 
 /* --- Beginning --------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t size = strlen(text), end_size = strlen(end);
-
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 /* A unique name for this attempt. */
 static void make_id(const convert_t *convert, char id[ID_MOST])
 {
@@ -335,7 +328,7 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
     convert->only_model =
         config->only_model || (is_safetensors && !config->only_optim);
     convert->is_dir = is_safetensors
-                          ? !ends_with(config->target, SAFETENSORS_END)
+                          ? !text_ends_with(config->target, SAFETENSORS_END)
                           : convert->format->is_dir;
     if (!is_safetensors && config->shard_size > 0) {
         return fsdp_error_set(err, FSDP_ERR_CONFIG,

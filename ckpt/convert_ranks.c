@@ -13,16 +13,12 @@
 
 #include "ckpt/convert.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ckpt/save_message.h"
-#include "ckpt/span.h"
 #include "lib/util/check.h"
-#include "lib/util/io.h"
 
 /* --- Files ------------------------------------------------------------------------- */
 

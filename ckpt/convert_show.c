@@ -5,11 +5,9 @@
 
 #include "ckpt/convert.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "ckpt/format/hdf5_write.h"
 #include "lib/util/check.h"
@@ -104,17 +102,6 @@ static fsdp_status_t look_at_all(const convert_t *convert, char **paths,
     return status;
 }
 
-static fsdp_status_t sync_file(const char *path, fsdp_error_t *err)
-{
-    fsdp_status_t status;
-    int fd;
-
-    FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
-    status = io_fsync(fd, path, err);
-    close(fd);
-    return status;
-}
-
 fsdp_status_t convert_show(convert_t *convert, fsdp_error_t *err)
 {
     uint32_t num = convert->src.num_files;
@@ -135,7 +122,7 @@ fsdp_status_t convert_show(convert_t *convert, fsdp_error_t *err)
     FSDP_TRY_GOTO(look_at_all(convert, paths, mtimes, err), err_free);
     FSDP_TRY_GOTO(hdf5_plain_show(&convert->dst, &sources, path, err),
                   err_free);
-    status = sync_file(path, err);
+    status = io_fsync_path(path, err);
 err_free:
     for (uint32_t f = 0; paths != NULL && f < num; f++) {
         free(paths[f]);

@@ -16,9 +16,6 @@
 
 #define UNIT      48   /* slabs are a multiple of it: any type fits */
 #define RUN_BYTES 4096 /* that are put together before they are put */
-#define CHEAP \
-    (4u << 20) /* a piece that small is decoded to its end, for
-                                its checksum, though less is wanted */
 enum { KEPT_MOST = 64 };
 
 /* An encoded stretch at some place of its decoded bytes. */

@@ -305,7 +305,8 @@ uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece)
                           : catalog_blocks(catalog_piece_bytes(src, piece));
 }
 
-void engine_describe(const catalog_t *cat, uint64_t index, uint64_t block,
+/* "tensor T elements [a, b)" of a block, for messages. */
+static void describe(const catalog_t *cat, uint64_t index, uint64_t block,
                      char *text, size_t size)
 {
     const catalog_piece_t *piece = &cat->pieces[index];
@@ -326,7 +327,7 @@ static fsdp_status_t is_damaged(const catalog_t *src, uint64_t index,
     const catalog_piece_t *piece = &src->pieces[index];
     char *path = catalog_file_path(src, piece->file), what[300];
 
-    engine_describe(src, index, block, what, sizeof(what));
+    describe(src, index, block, what, sizeof(what));
     fsdp_error_set(err, FSDP_ERR_CORRUPT,
                    "%s: %s: the bytes at %" PRIu64
                    " do not have their checksum: the file is damaged",

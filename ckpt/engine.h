@@ -74,10 +74,6 @@ uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece);
 uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
                           uint64_t block);
 
-/* "tensor T elements [a, b)" of a block, for messages. */
-void engine_describe(const catalog_t *cat, uint64_t piece, uint64_t block,
-                     char *text, size_t size);
-
 /**
  * Make a file of a target complete once its data is written: write its table
  * of checksums, compute the checksum of the whole file from blocks and from

@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 
 /* In the order in which they are asked whether they know a path. */
@@ -233,16 +233,7 @@ static int is_step(const struct dirent *entry)
 
 bool format_has_steps(const char *dir)
 {
-    struct dirent **names;
-    int num = scandir(dir, &names, is_step, NULL);
-
-    for (int i = 0; i < num; i++) {
-        free(names[i]);
-    }
-    if (num >= 0) {
-        free(names);
-    }
-    return num > 0;
+    return dir_count(dir, is_step) > 0;
 }
 
 static int newest_first(const struct dirent **a, const struct dirent **b)
@@ -327,9 +318,8 @@ static fsdp_status_t open_newest(const char *dir, catalog_t *cat,
                 first_why = why;
             }
         }
-        free(names[i]);
     }
-    free(names);
+    dir_free(names, num);
     free(latest);
 
     if (status != FSDP_OK && first != FSDP_OK && err != NULL) {

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 
 #include "ckpt/format.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 
 #define STEP      "step-"
@@ -389,7 +389,7 @@ static fsdp_status_t remove_member(const keep_t *keep, const char *path,
 
     status = io_rename(path, away, err);
     if (status == FSDP_OK) {
-        status = io_fsync_dir(keep->dir, err);
+        status = io_fsync_path(keep->dir, err);
     }
     if (status == FSDP_OK) {
         status = remove_tree(away, err);
@@ -564,9 +564,8 @@ fsdp_status_t fsdp_ckpt_clean(const char *dir, double age,
             status = clean_one(dir, entries[i]->d_name, age, removed, arg,
                                removed_p, err);
         }
-        free(entries[i]);
     }
-    free(entries);
+    dir_free(entries, num);
 
     return status;
 }

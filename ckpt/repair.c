@@ -29,6 +29,7 @@
 #include "ckpt/target.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 
 #define STEP "step-"
@@ -132,9 +133,8 @@ static fsdp_status_t list_files(catalog_t *cat, fsdp_error_t *err)
         if (status == FSDP_OK) {
             status = list_file(cat, name, err);
         }
-        free(entries[i]);
     }
-    free(entries);
+    dir_free(entries, num);
     if (status == FSDP_OK && num == 0) {
         status = fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                 "%s: has no shard file to repair from",
@@ -371,7 +371,7 @@ static fsdp_status_t move_in(const char *temp, const char *dir,
                                : no_memory(dir, err);
 
     if (status == FSDP_OK) {
-        status = io_fsync_dir(dir, err);
+        status = io_fsync_path(dir, err);
     }
     free(from);
     free(to);
@@ -651,12 +651,7 @@ static fsdp_status_t repair_safetensors(repair_t *repair, const char *dir,
     if (num > 0 && !opens(dir)) {
         status = index_set(repair, dir, entries, num, err);
     }
-    for (int i = 0; i < num; i++) {
-        free(entries[i]);
-    }
-    if (num >= 0) {
-        free(entries);
-    }
+    dir_free(entries, num);
     return status;
 }
 
@@ -740,11 +735,8 @@ static fsdp_status_t repair_many(repair_t *repair, const char *dir,
         if (status == FSDP_OK) {
             status = repair_entry(repair, dir, entries[i]->d_name, err);
         }
-        free(entries[i]);
     }
-    if (num >= 0) {
-        free(entries);
-    }
+    dir_free(entries, num);
 
     return (status == FSDP_OK && num > 0) ? repair_latest(repair, dir, err)
                                           : status;

@@ -6,7 +6,6 @@
 #include "ckpt/rules.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

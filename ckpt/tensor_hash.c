@@ -4,7 +4,6 @@
 
 #include <openssl/evp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "ckpt/catalog.h"
 #include "ckpt/engine.h"

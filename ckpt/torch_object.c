@@ -3,7 +3,6 @@
 #include "ckpt/torch_object.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/catalog.h"

@@ -3,7 +3,6 @@
 #include "ckpt/value.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

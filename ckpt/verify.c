@@ -28,6 +28,7 @@
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/megatron.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 #include "lib/util/select.h"
 
@@ -565,11 +566,8 @@ static fsdp_status_t check_many(verify_t *verify, const char *dir,
         if (status == FSDP_OK && *is_dir_p) {
             status = check_entry(verify, dir, entries[i]->d_name, err);
         }
-        free(entries[i]);
     }
-    if (num >= 0) {
-        free(entries);
-    }
+    dir_free(entries, num);
 
     return status;
 }

@@ -28,6 +28,7 @@
 #include "ckpt/unpack.h"
 #include "ckpt/zip.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 
 #define PICKLE_MOST (1ull << 30)   /* bytes of one archive's data.pkl */
@@ -714,27 +715,11 @@ static bool has_file(const char *dir, const char *name)
     return has;
 }
 
-static void free_names(struct dirent **names, int num)
+/* A directory of DCP itself: it has .metadata, or __R.metadata of ranks that
+ * saved without collectives. */
+static bool is_dcp(const char *dir)
 {
-    for (int i = 0; i < num; i++) {
-        free(names[i]);
-    }
-    if (num >= 0) {
-        free(names);
-    }
-}
-
-bool dcp_is_dir(const char *dir)
-{
-    struct dirent **names;
-    int num;
-
-    if (has_file(dir, DCP_METADATA)) {
-        return true;
-    }
-    num = scandir(dir, &names, is_local, by_rank);
-    free_names(names, num);
-    return num > 0;
+    return has_file(dir, DCP_METADATA) || dir_count(dir, is_local) > 0;
 }
 
 /* One metadata file of the directory. */
@@ -794,7 +779,7 @@ static fsdp_status_t load_ranks(loader_t *loader, const char *dir,
             status = sort_seen(loader, err);
         }
     }
-    free_names(names, num);
+    dir_free(names, num);
     free(loader->seen);
     free(loader->order);
     return status;
@@ -863,7 +848,7 @@ static int is_part(const struct dirent *entry)
 static bool is_dcp_below(const char *dir, const char *name)
 {
     char *path = io_path("%s/%s", dir, name);
-    bool is = path != NULL && dcp_is_dir(path);
+    bool is = path != NULL && is_dcp(path);
 
     free(path);
     return is;
@@ -881,7 +866,7 @@ static bool probe(const format_look_t *look)
     if (!look->is_dir) {
         return strcmp(name, DCP_METADATA) == 0 || rank_of(name) >= 0;
     }
-    if (dcp_is_dir(look->path)) {
+    if (is_dcp(look->path)) {
         return true;
     }
 
@@ -889,7 +874,7 @@ static bool probe(const format_look_t *look)
     for (int i = 0; i < num; i++) {
         found |= is_dcp_below(look->path, names[i]->d_name);
     }
-    free_names(names, num);
+    dir_free(names, num);
     return found;
 }
 
@@ -904,7 +889,7 @@ static fsdp_status_t load_parts(catalog_t *cat, fsdp_error_t *err)
             status = dcp_load(cat, names[i]->d_name, err);
         }
     }
-    free_names(names, num);
+    dir_free(names, num);
     return status;
 }
 
@@ -928,7 +913,7 @@ static fsdp_status_t dcp_open(const char *path, catalog_t *cat,
         }
     }
 
-    if (dcp_is_dir(cat->root)) {
+    if (is_dcp(cat->root)) {
         FSDP_TRY(dcp_load(cat, "", err));
     } else {
         FSDP_TRY(load_parts(cat, err));

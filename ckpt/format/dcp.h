@@ -12,10 +12,6 @@
 
 #define DCP_METADATA ".metadata"
 
-/* A directory of DCP itself: it has .metadata, or __R.metadata of ranks that
- * saved without collectives. */
-bool dcp_is_dir(const char *dir);
-
 /**
  * Add the tensors and values of one such directory to a catalog that is not
  * sealed.

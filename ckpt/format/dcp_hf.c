@@ -8,7 +8,6 @@
 #include "config.h"
 
 #include <dirent.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "ckpt/format.h"
 #include "ckpt/format/safetensors.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 
 /* One shard: where it begins is in the JSON, what it is in the file's. */
@@ -66,24 +66,10 @@ static int is_other(const struct dirent *entry)
            rank_of(entry->d_name) == 0;
 }
 
-static int count_names(const char *dir, int (*select)(const struct dirent *))
-{
-    struct dirent **names;
-    int num = scandir(dir, &names, select, NULL);
-
-    for (int i = 0; i < num; i++) {
-        free(names[i]);
-    }
-    if (num >= 0) {
-        free(names);
-    }
-    return num;
-}
-
 static bool probe(const format_look_t *look)
 {
-    return look->is_dir && count_names(look->path, is_shard) > 0 &&
-           count_names(look->path, is_other) == 0;
+    return look->is_dir && dir_count(look->path, is_shard) > 0 &&
+           dir_count(look->path, is_other) == 0;
 }
 
 /* --- Reading ------------------------------------------------------------------- */
@@ -368,9 +354,8 @@ static fsdp_status_t dcp_hf_open(const char *path, catalog_t *cat,
         if (open.paths != NULL) {
             free(open.paths[i]);
         }
-        free(names[i]);
     }
-    free(names);
+    dir_free(names, num);
     free(open.files);
     free(open.paths);
     free(open.infos);

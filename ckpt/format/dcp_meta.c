@@ -2,7 +2,6 @@
 
 #include "ckpt/format/dcp_meta.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,9 +4,7 @@
  */
 #include "config.h"
 
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

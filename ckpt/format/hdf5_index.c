@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "ckpt/format/hdf5_file.h"
@@ -195,18 +194,6 @@ static fsdp_status_t fill_index(builder_t *builder, manifest_index_t *index,
     return status;
 }
 
-static fsdp_status_t sync_file(const char *path, fsdp_error_t *err)
-{
-    fsdp_status_t status;
-    int fd;
-
-    FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
-    status = io_fsync(fd, path, err);
-    close(fd);
-
-    return status;
-}
-
 static fsdp_status_t write_index(const catalog_t *cat, const char *shard_dir,
                                  const char *path, manifest_index_t *index_p,
                                  fsdp_error_t *err)
@@ -223,7 +210,7 @@ static fsdp_status_t write_index(const catalog_t *cat, const char *shard_dir,
     hdf5_file_free(builder.file);
     FSDP_TRY(status);
 
-    return sync_file(path, err);
+    return io_fsync_path(path, err);
 }
 
 fsdp_status_t hdf5_index_write(const catalog_t *cat, const char *shard_dir,

@@ -3,7 +3,6 @@
 #include "ckpt/format/hdf5_recover.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,6 @@
 
 #include <dirent.h>
 #include <endian.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>

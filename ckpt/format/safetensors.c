@@ -24,7 +24,9 @@
 #include "ckpt/format/safetensors.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 #define INDEX_MAX (1u << 30)
 
@@ -53,43 +55,27 @@ const safetensors_dtype_t safetensors_dtypes[] = {
     {"U64",         FSDP_DTYPE_U64        },
 };
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t size = strlen(text), end_size = strlen(end);
-
-    return size >= end_size && strcmp(text + size - end_size, end) == 0;
-}
-
 /* --- Recognising -------------------------------------------------------------- */
 
 static int is_member(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' &&
-           (ends_with(entry->d_name, ".safetensors") ||
-            ends_with(entry->d_name, SAFETENSORS_INDEX));
+           (text_ends_with(entry->d_name, ".safetensors") ||
+            text_ends_with(entry->d_name, SAFETENSORS_INDEX));
 }
 
 static bool probe(const format_look_t *look)
 {
-    struct dirent **names;
     uint64_t size;
-    int num;
 
     if (look->is_dir) {
-        num = scandir(look->path, &names, is_member, alphasort);
-        for (int i = 0; i < num; i++) {
-            free(names[i]);
-        }
-        if (num >= 0) {
-            free(names);
-        }
-        return num > 0;
+        return dir_count(look->path, is_member) > 0;
     }
 
     memcpy(&size, look->head, sizeof(size));
     size = le64toh(size);
-    return ends_with(look->path, ".safetensors") ||
-           ends_with(look->path, SAFETENSORS_INDEX) ||
+    return text_ends_with(look->path, ".safetensors") ||
+           text_ends_with(look->path, SAFETENSORS_INDEX) ||
            (look->size >= 8 && size <= look->size - 8 &&
             size <= SAFETENSORS_HEADER_MAX && look->head[8] == '{');
 }
@@ -669,20 +655,17 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
         }
     }
     for (int i = 0; i < num && chosen < 0; i++) {
-        indexes += ends_with(names[i]->d_name, SAFETENSORS_INDEX);
+        indexes += text_ends_with(names[i]->d_name, SAFETENSORS_INDEX);
     }
     for (int i = 0; i < num && chosen < 0; i++) {
         if ((num == 1 && !is_one_of_many(names[i]->d_name)) ||
-            (indexes == 1 && ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
+            (indexes == 1 && text_ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
             chosen = i;
         }
     }
 
     *name_p = (chosen >= 0) ? strdup(names[chosen]->d_name) : NULL;
-    for (int i = 0; i < num; i++) {
-        free(names[i]);
-    }
-    free(names);
+    dir_free(names, num);
 
     if (chosen < 0) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
@@ -759,7 +742,7 @@ static fsdp_status_t open_member(const char *dir, const char *name,
     }
 
     FSDP_TRY_GOTO(add_config(dir, meta, err), err_free);
-    if (ends_with(name, SAFETENSORS_INDEX)) {
+    if (text_ends_with(name, SAFETENSORS_INDEX)) {
         FSDP_TRY_GOTO(open_sharded(dir, name, cat, meta, err), err_free);
     } else {
         FSDP_TRY_GOTO(add_shard(cat, dir, name, NULL, meta, err), err_free);

@@ -40,12 +40,14 @@ static fsdp_status_t bad(const torch_reader_t *reader, const char *name,
                           reader->cat->path, name, why);
 }
 
-char *torch_rank_name(uint32_t rank, const char *name)
+/* A name of the catalog for one rank's own: "rank_1.NAME"; NULL: no memory. */
+static char *rank_name(uint32_t rank, const char *name)
 {
     return io_path("rank_%u.%s", rank, name);
 }
 
-uint64_t torch_found_numel(const torch_found_t *found)
+/* The elements of a box, or of a whole tensor. */
+static uint64_t found_numel(const torch_found_t *found)
 {
     uint64_t numel = found->empty ? 0 : 1;
 
@@ -58,7 +60,7 @@ uint64_t torch_found_numel(const torch_found_t *found)
 bool torch_found_contiguous(const torch_found_t *found)
 {
     torch_tensor_t tensor = {.ndim = found->ndim,
-                             .numel = torch_found_numel(found)};
+                             .numel = found_numel(found)};
 
     memcpy(tensor.dims, found->count, found->ndim * sizeof(*found->count));
     memcpy(tensor.strides, found->stride, found->ndim * sizeof(*found->stride));
@@ -376,7 +378,7 @@ static fsdp_status_t add_box(torch_reader_t *reader, uint64_t tensor,
     catalog_piece_t piece = piece_of(found, tensor);
     uint64_t before = reader->cat->num_pieces;
 
-    if (torch_found_numel(found) == 0) {
+    if (found_numel(found) == 0) {
         return FSDP_OK;
     }
     FSDP_TRY(catalog_add_changed(reader->cat, &piece, found->start,
@@ -412,7 +414,7 @@ static const torch_found_t *first_filled(const torch_item_t *item)
 {
     const torch_found_t *found = item->first;
 
-    while (found != NULL && torch_found_numel(found) == 0) {
+    while (found != NULL && found_numel(found) == 0) {
         found = found->next;
     }
     return found;
@@ -461,7 +463,7 @@ static fsdp_status_t add_new_box(torch_reader_t *reader, uint64_t tensor,
 
     key[0] = tensor;
     memcpy(key + 1, found->start, 2 * (size_t)found->ndim * sizeof(*key));
-    if (torch_found_numel(found) == 0 ||
+    if (found_numel(found) == 0 ||
         map_get(&reader->boxes, key, size, &there)) {
         return FSDP_OK;
     }
@@ -584,7 +586,7 @@ static fsdp_status_t add_item(torch_reader_t *reader, const torch_item_t *item)
 
     for (const torch_found_t *found = item->first; found != NULL;
          found = found->next) {
-        char *name = torch_rank_name(found->rank, item->name);
+        char *name = rank_name(found->rank, item->name);
         fsdp_status_t status;
 
         if (found->kind == TORCH_SHARD) {

@@ -97,17 +97,11 @@ typedef struct {
 /* An item by its name; NULL: there is none. */
 torch_item_t *torch_reader_find(const torch_reader_t *reader, const char *name);
 
-/* A name of the catalog for one rank's own: "rank_1.NAME"; NULL: no memory. */
-char *torch_rank_name(uint32_t rank, const char *name);
-
 /* Elements [from, from + count) of what was found, which is contiguous, are
  * elements [first, …) of a tensor: add the piece. */
 fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
                               const torch_found_t *found, uint64_t from,
                               uint64_t first, uint64_t count);
-
-/* The elements of a box, or of a whole tensor. */
-uint64_t torch_found_numel(const torch_found_t *found);
 
 bool torch_found_contiguous(const torch_found_t *found);
 

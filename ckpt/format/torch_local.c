@@ -13,9 +13,7 @@
 #include "ckpt/format/torch.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

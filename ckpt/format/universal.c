@@ -15,9 +15,7 @@
 #include "config.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,7 +24,9 @@
 #include "ckpt/format/universal.h"
 #include "ckpt/format/zero.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 #define STAGE12_MODEL "mp_rank_00_model_states.pt"
 #define STAGE3_MODEL  "zero_pp_rank_0_mp_rank_00_model_states.pt"
@@ -113,13 +113,6 @@ static bool probe(const format_look_t *look)
 }
 
 /* --- States of a parameter --------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t size = strlen(text), end_size = strlen(end);
-
-    return size > end_size && strcmp(text + size - end_size, end) == 0;
-}
 
 /* A tensor that has another shape in the file: flat. */
 static fsdp_status_t add_flat(universal_t *universal, zero_file_t *file,
@@ -273,17 +266,7 @@ static fsdp_status_t add_state(universal_t *universal, const char *param_name,
 
 static int is_state(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && ends_with(entry->d_name, ".pt");
-}
-
-static void free_names(struct dirent **names, int num)
-{
-    for (int i = 0; i < num; i++) {
-        free(names[i]);
-    }
-    if (num >= 0) {
-        free(names);
-    }
+    return entry->d_name[0] != '.' && text_ends_with(entry->d_name, ".pt");
 }
 
 /* All trained parameters have the states of the first one. */
@@ -351,7 +334,7 @@ static fsdp_status_t add_param(universal_t *universal, const char *dir,
         names[i]->d_name[strlen(names[i]->d_name) - 3] = '\0';
         status = add_state(universal, name, names[i]->d_name, param, err);
     }
-    free_names(names, num);
+    dir_free(names, num);
     return status;
 }
 
@@ -396,7 +379,7 @@ static fsdp_status_t walk(universal_t *universal, const char *dir,
         free(path);
         free(full);
     }
-    free_names(names, num);
+    dir_free(names, num);
     return status;
 }
 

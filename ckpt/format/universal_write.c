@@ -400,7 +400,7 @@ static fsdp_status_t sync_dirs(const catalog_t *cat, uint32_t file,
 
     while (status == FSDP_OK && strlen(path) > strlen(dir)) {
         *strrchr(path, '/') = '\0';
-        status = io_fsync_dir(path, err);
+        status = io_fsync_path(path, err);
     }
     free(path);
     return status;

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lib/util/check.h"
 #include "lib/util/io.h"
 
 #ifndef FSDP_MODULE_DIR

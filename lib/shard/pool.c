@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "lib/util/check.h"
 
 typedef struct {
     pool_t *pool;

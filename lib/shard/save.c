@@ -7,7 +7,6 @@
 #include "lib/shard/shard.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -191,12 +191,12 @@ fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-fsdp_status_t io_fsync_dir(const char *path, fsdp_error_t *err)
+fsdp_status_t io_fsync_path(const char *path, fsdp_error_t *err)
 {
     fsdp_status_t status;
     int fd;
 
-    FSDP_TRY(io_open(path, O_RDONLY | O_DIRECTORY, 0, &fd, err));
+    FSDP_TRY(io_open(path, O_RDONLY, 0, &fd, err));
     status = io_fsync(fd, path, err);
     close(fd);
 
@@ -228,7 +228,7 @@ fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err)
         status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot rename to %s: %m",
                                 from, to);
     } else {
-        status = io_fsync_dir(parent, err);
+        status = io_fsync_path(parent, err);
     }
     free(parent);
 

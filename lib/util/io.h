@@ -37,8 +37,8 @@ fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err);
 /* Make a file of @a size bytes, all holes, which must not be there. */
 fsdp_status_t io_make_file(const char *path, uint64_t size, fsdp_error_t *err);
 
-/* Make the entries of a directory durable. */
-fsdp_status_t io_fsync_dir(const char *path, fsdp_error_t *err);
+/* Make a file, or the entries of a directory, durable. */
+fsdp_status_t io_fsync_path(const char *path, fsdp_error_t *err);
 
 /* Rename, and make the new name durable. */
 fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err);

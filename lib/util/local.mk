@@ -6,6 +6,8 @@ libutil_la_SOURCES = \
 	lib/util/crc.h \
 	lib/util/digest.c \
 	lib/util/digest.h \
+	lib/util/dir.c \
+	lib/util/dir.h \
 	lib/util/io.c \
 	lib/util/io.h \
 	lib/util/json_text.c \
@@ -17,7 +19,8 @@ libutil_la_SOURCES = \
 	lib/util/simd.c \
 	lib/util/simd.h \
 	lib/util/size.c \
-	lib/util/size.h
+	lib/util/size.h \
+	lib/util/text.h
 # End of libutil_la_SOURCES
 
 libutil_la_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)

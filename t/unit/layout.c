@@ -1,7 +1,5 @@
 #include "config.h"
 
-#include <string.h>
-
 #include "ckpt/fsdp_layout.h"
 #include "t/tap/tap.h"
 

@@ -1,7 +1,6 @@
 #include "config.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "ckpt/fsdp_ckpt.h"
 #include "t/tap/tap.h"
