@@ -161,6 +161,8 @@ test_expect_success 'a type that PyTorch lacks is refused, with the tensor named
 	safetensors f4.safetensors "{\"odd\":{\"dtype\":\"F4\",\"shape\":[2],\
 \"data_offsets\":[0,1]}}" "\\0" &&
 	expect_code 2 fsdp-convert f4.safetensors f4.pt 2>err &&
+	grep "tensor odd: PyTorch has no tensors of type f4" err &&
+	expect_code 2 fsdp-convert --to dcp f4.safetensors f4 2>err &&
 	grep "tensor odd: PyTorch has no tensors of type f4" err
 '
 

@@ -63,29 +63,30 @@ static fsdp_status_t begin(zip_writer_t *zip, pickle_writer_t *writer,
     return good ? FSDP_OK : no_memory(err);
 }
 
-fsdp_status_t dcp_archive_tensor(fsdp_dtype_t dtype, unsigned ndim,
+fsdp_status_t dcp_archive_tensor(const catalog_tensor_t *tensor,
                                  const uint64_t *dims, uint64_t bytes,
                                  uint32_t crc32, dcp_archive_t *archive_p,
                                  fsdp_error_t *err)
 {
-    const torch_type_t *name = torch_type(dtype);
+    fsdp_dtype_t dtype = (fsdp_dtype_t)tensor->dtype;
+    const torch_type_t *type = torch_type(dtype);
     zip_writer_t zip = {0};
     pickle_writer_t writer;
 
-    if (name == NULL) {
+    if (type == NULL) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "PyTorch has no tensors of type %s",
-                              fsdp_dtype_name(dtype));
+                              "tensor %s: PyTorch has no tensors of type %s",
+                              tensor->name, fsdp_dtype_name(dtype));
     }
 
     pickle_write_begin(&writer, 2);
-    torch_write_tensor(&writer, name, 0, ndim, dims, bytes);
+    torch_write_tensor(&writer, type, 0, tensor->ndim, dims, bytes);
     FSDP_TRY(begin(&zip, &writer, err));
     zip_write_header(&zip, "data/0", bytes, crc32);
     return finish(&zip, bytes, archive_p, err);
 }
 
-/* --- Values ------------------------------------------------------------------------ */
+/* --- Values --------------------------------------------------------------- */
 
 /* The tensors of a value, in the order of their keys. */
 typedef struct {

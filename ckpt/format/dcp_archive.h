@@ -14,14 +14,15 @@ typedef struct {
 } dcp_archive_t;
 
 /**
- * Of a tensor that is stored row-major.
+ * Of a chunk of a tensor, stored row-major.
  *
+ * @param dims   Of the chunk.
  * @param bytes  Of its data, which lies between head and tail.
  * @param crc32  Of its data; the sizes do not depend on it.
  *
  * @return FSDP_ERR_UNSUPPORTED: PyTorch has no such type.
  */
-fsdp_status_t dcp_archive_tensor(fsdp_dtype_t dtype, unsigned ndim,
+fsdp_status_t dcp_archive_tensor(const catalog_tensor_t *tensor,
                                  const uint64_t *dims, uint64_t bytes,
                                  uint32_t crc32, dcp_archive_t *archive_p,
                                  fsdp_error_t *err);

@@ -23,7 +23,7 @@
 #define META       "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
-/* --- Chunks ------------------------------------------------------------------- */
+/* --- Chunks --------------------------------------------------------------- */
 
 bool dcp_chunk(const catalog_t *cat, const catalog_piece_t *piece,
                uint64_t *start, uint64_t *count)
@@ -65,12 +65,11 @@ static fsdp_status_t make_archive(const catalog_t *cat,
                               tensor->name);
     }
 
-    return dcp_archive_tensor((fsdp_dtype_t)tensor->dtype, tensor->ndim, count,
-                              catalog_piece_bytes(cat, piece), crc32, archive_p,
-                              err);
+    return dcp_archive_tensor(tensor, count, catalog_piece_bytes(cat, piece),
+                              crc32, archive_p, err);
 }
 
-/* --- Values --------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 /* Say where the data of the tensors in a value is, if its archive begins at
  * @a *at; that is moved to its end. */
@@ -153,7 +152,7 @@ fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
     return io_make_file(path, at, err);
 }
 
-/* --- Finishing ------------------------------------------------------------------- */
+/* --- Finishing ------------------------------------------------------------ */
 
 /* Where a record lies. */
 typedef struct {
@@ -272,7 +271,7 @@ static fsdp_status_t finish_file(finish_t *finish, uint32_t file,
     return status;
 }
 
-/* --- .metadata ----------------------------------------------------------------------- */
+/* --- .metadata ------------------------------------------------------------ */
 
 static void begin_object(pickle_writer_t *writer, const char *module,
                          const char *name)
