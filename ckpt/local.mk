@@ -13,7 +13,6 @@ libckptcore_la_SOURCES = \
 	ckpt/catalog.h \
 	ckpt/catalog_box.c \
 	ckpt/catalog_box.h \
-	ckpt/claim.c \
 	ckpt/codec.c \
 	ckpt/codec.h \
 	ckpt/commit.c \
@@ -99,6 +98,7 @@ libckptcore_la_SOURCES = \
 	ckpt/torch_value.c \
 	ckpt/torch_write.c \
 	ckpt/torch_write.h \
+	ckpt/verify_manifest.c \
 	ckpt/verify_pass.c \
 	ckpt/verify_zip.c \
 	ckpt/zip.c \

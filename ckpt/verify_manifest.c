@@ -40,7 +40,7 @@ typedef struct {
     fsdp_ckpt_manifest_result_t result;
 } check_t;
 
-/* --- Telling -------------------------------------------------------------------- */
+/* --- Telling -------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void find(check_t *check,
                                                        const char *fmt, ...)
@@ -86,7 +86,7 @@ static bool on_damage(const fsdp_error_t *why, void *arg)
     return !check->stopped;
 }
 
-/* --- The manifest -------------------------------------------------------------------- */
+/* --- The manifest --------------------------------------------------------- */
 
 static fsdp_status_t bad_manifest(const check_t *check, const char *what,
                                   const char *name, fsdp_error_t *err)
@@ -182,7 +182,7 @@ static fsdp_status_t read_manifest(check_t *check, fsdp_error_t *err)
     return take_tensors(check, err);
 }
 
-/* --- Finding tensors -------------------------------------------------------------------- */
+/* --- Finding tensors ------------------------------------------------------ */
 
 /* The tensor that the manifest calls @a name: a checkpoint with kinds has it
  * under "model/". */
@@ -240,7 +240,7 @@ static void resolve(check_t *check)
     }
 }
 
-/* --- Shape, type and bytes ----------------------------------------------------------------- */
+/* --- Shape, type and bytes ------------------------------------------------ */
 
 /* Types as PyTorch names them. */
 static bool parse_dtype(const char *text, fsdp_dtype_t *dtype_p)
@@ -388,7 +388,7 @@ static void compare_tensors(check_t *check)
     }
 }
 
-/* --- Aliases ---------------------------------------------------------------------------- */
+/* --- Aliases -------------------------------------------------------------- */
 
 static void compare_aliases(check_t *check)
 {
@@ -445,7 +445,7 @@ static void find_extra_aliases(check_t *check)
     free(owners);
 }
 
-/* --- Values ---------------------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 /* Does the value that the checkpoint calls @a name hold @a rest of a path?
  * Keys may have dots: each prefix of the rest is tried. */
@@ -636,7 +636,7 @@ static void compare_values(check_t *check)
     }
 }
 
-/* --- What is there besides ----------------------------------------------------------------- */
+/* --- What is there besides ------------------------------------------------ */
 
 /* Is there a listed name that begins with @a prefix? */
 static bool any_begins(const check_t *check, const char *prefix, size_t size)
@@ -704,7 +704,7 @@ static void find_extra(check_t *check)
     }
 }
 
-/* --- The call ----------------------------------------------------------------------------- */
+/* --- The call ------------------------------------------------------------- */
 
 static double now(void)
 {
