@@ -40,7 +40,7 @@ fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err)
                           convert->config->target);
 }
 
-/* --- config.json ---------------------------------------------------------------------------- */
+/* --- config.json ---------------------------------------------------------- */
 
 /* The model's configuration as Hugging Face has it, if the source's metadata
  * holds one: text to be freed, or NULL. */
@@ -108,7 +108,7 @@ static fsdp_status_t check_beside(const convert_t *convert, fsdp_error_t *err)
     return status;
 }
 
-/* --- Writing --------------------------------------------------------------------------------- */
+/* --- Writing -------------------------------------------------------------- */
 
 /* Of all ranks; the engine's thread and the one that waits for others are the
  * same. */
@@ -234,7 +234,7 @@ static fsdp_status_t write_target(convert_t *convert, engine_result_t *result,
     return status;
 }
 
-/* --- Beginning --------------------------------------------------------------------------------- */
+/* --- Beginning ------------------------------------------------------------ */
 
 /* A unique name for this attempt. */
 static void make_id(const convert_t *convert, char id[ID_MOST])
@@ -278,6 +278,48 @@ static fsdp_status_t split_target(convert_t *convert, char **name_p,
                : convert_no_memory(convert, err);
 }
 
+static bool has_job_id(const fsdp_ckpt_convert_config_t *config)
+{
+    return config->job_id != NULL && config->job_id[0] != '\0' &&
+           strlen(config->job_id) < ID_MOST &&
+           strchr(config->job_id, '/') == NULL;
+}
+
+/* What the target's format has no place for. */
+static fsdp_status_t check_format(const convert_t *convert, fsdp_error_t *err)
+{
+    const fsdp_ckpt_convert_config_t *config = convert->config;
+    const format_t *format = convert->format;
+
+    if (format == NULL || format->create == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                              "this format cannot be written");
+    }
+    if (config->tensor_parallel > 1 && !format->has_boxes) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "%s holds no boxes of tensors, which this layout "
+                              "needs: choose dcp",
+                              format->name);
+    }
+    if (config->shows && config->world > 1) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "a file that only shows others is written by one "
+                              "process");
+    }
+    if (config->shows && (format->id != FSDP_CKPT_HDF5_FILE || config->cast)) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "only one HDF5 file can show tensors that stay "
+                              "where they are, and only as they are: choose "
+                              "hdf5-file, without a cast");
+    }
+    if (format->id != FSDP_CKPT_SAFETENSORS && config->shard_size > 0) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "a shard size is for safetensors only");
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
 {
     const fsdp_ckpt_convert_config_t *config = convert->config;
@@ -289,12 +331,8 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "a conversion needs a source and a target");
     }
-
     if (convert->rank >= convert->world ||
-        (convert->world > 1 &&
-         (config->job_id == NULL || config->job_id[0] == '\0' ||
-          strlen(config->job_id) >= ID_MOST ||
-          strchr(config->job_id, '/') != NULL))) {
+        (convert->world > 1 && !has_job_id(config))) {
         return fsdp_error_set(
             err, FSDP_ERR_INVALID_PARAM,
             "a conversion by several ranks needs the rank and "
@@ -302,39 +340,14 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
     }
 
     convert->format = format_get(config->format);
-    if (convert->format == NULL || convert->format->create == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "this format cannot be written");
-    }
-    if (config->tensor_parallel > 1 && !convert->format->has_boxes) {
-        return fsdp_error_set(err, FSDP_ERR_CONFIG,
-                              "%s holds no boxes of tensors, which this layout "
-                              "needs: choose dcp",
-                              convert->format->name);
-    }
-    if (config->shows && config->world > 1) {
-        return fsdp_error_set(err, FSDP_ERR_CONFIG,
-                              "a file that only shows others is written by one "
-                              "process");
-    }
-    if (config->shows &&
-        (convert->format->id != FSDP_CKPT_HDF5_FILE || config->cast)) {
-        return fsdp_error_set(err, FSDP_ERR_CONFIG,
-                              "only one HDF5 file can show tensors that stay "
-                              "where they are, and only as they are: choose "
-                              "hdf5-file, without a cast");
-    }
+    FSDP_TRY(check_format(convert, err));
     is_safetensors = convert->format->id == FSDP_CKPT_SAFETENSORS;
     convert->only_model =
         config->only_model || (is_safetensors && !config->only_optim);
     convert->is_dir = is_safetensors
                           ? !text_ends_with(config->target, SAFETENSORS_END)
                           : convert->format->is_dir;
-    if (!is_safetensors && config->shard_size > 0) {
-        return fsdp_error_set(err, FSDP_ERR_CONFIG,
-                              "a shard size is for safetensors only");
-    }
-    if (is_safetensors && config->shard_size > 0 && !convert->is_dir) {
+    if (config->shard_size > 0 && !convert->is_dir) {
         return fsdp_error_set(err, FSDP_ERR_CONFIG,
                               "%s: safetensors in shards are a directory: "
                               "give its name, without " SAFETENSORS_END,
