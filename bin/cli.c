@@ -135,7 +135,7 @@ int cli_finish(int code)
     return code;
 }
 
-/* --- Memory and text -------------------------------------------------------- */
+/* --- Memory and text ------------------------------------------------------ */
 
 static void *or_die(void *memory)
 {
@@ -220,7 +220,7 @@ void cli_list_add(cli_list_t *list, const char *text)
     list->items[list->num++] = text;
 }
 
-/* --- JSON ---------------------------------------------------------------------- */
+/* --- JSON ----------------------------------------------------------------- */
 
 json_t *cli_json_text(const char *text)
 {

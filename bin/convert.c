@@ -50,7 +50,7 @@ enum {
     OPTION_VIRTUAL
 };
 
-/* --- The command line ------------------------------------------------------- */
+/* --- The command line ----------------------------------------------------- */
 
 #define DOC_EXIT                                                              \
     "\vThe target appears under its name when it is complete and on disk; "   \
@@ -393,7 +393,7 @@ static error_t parse_argument(int key, char *text, struct argp_state *state)
     }
 }
 
-/* --- What to do ------------------------------------------------------------------ */
+/* --- What to do ----------------------------------------------------------- */
 
 static bool ends(const char *text, const char *with)
 {
@@ -513,7 +513,7 @@ static char *choose_target(const settings_t *set, int64_t step)
     return cli_strdup(set->target);
 }
 
-/* --- Results ------------------------------------------------------------------------ */
+/* --- Results -------------------------------------------------------------- */
 
 static void print_json(const settings_t *set,
                        const fsdp_ckpt_convert_result_t *result)
@@ -612,7 +612,7 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     free(target);
 }
 
-/* --- Steps ---------------------------------------------------------------------------- */
+/* --- Steps ---------------------------------------------------------------- */
 
 static void prepare(settings_t *set)
 {

@@ -124,7 +124,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* --- What differs ---------------------------------------------------------- */
+/* --- What differs --------------------------------------------------------- */
 
 static const char *const hows[] = {
     [FSDP_CKPT_ONLY_A] = "only in A", [FSDP_CKPT_ONLY_B] = "only in B",

@@ -114,7 +114,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* --- What is shown ----------------------------------------------------------- */
+/* --- What is shown -------------------------------------------------------- */
 
 /* The tensors that the user means, and what has been found out of them. */
 typedef struct {
@@ -229,7 +229,7 @@ static void warn_of_open_files(const list_t *list)
     }
 }
 
-/* --- As text -------------------------------------------------------------------- */
+/* --- As text -------------------------------------------------------------- */
 
 static void print_summary(const list_t *list)
 {
@@ -486,7 +486,7 @@ static void print_histograms(const list_t *list)
     }
 }
 
-/* --- As JSON --------------------------------------------------------------------- */
+/* --- As JSON -------------------------------------------------------------- */
 
 static json_t *json_count(uint64_t number)
 {
@@ -644,7 +644,7 @@ static void print_json(const list_t *list)
     cli_json_print(all);
 }
 
-/* --- Steps ------------------------------------------------------------------------- */
+/* --- Steps ---------------------------------------------------------------- */
 
 static fsdp_status_t show_list(list_t *list, fsdp_error_t *err)
 {

@@ -218,7 +218,7 @@ static int verify(settings_t *set)
     return (result.findings > 0) ? FSDP_EXIT_DIFFERS : FSDP_EXIT_DONE;
 }
 
-/* --- Against a manifest ------------------------------------------------- */
+/* --- Against a manifest --------------------------------------------------- */
 
 static void print_compared(const gather_t *gather,
                            const fsdp_ckpt_manifest_result_t *result)

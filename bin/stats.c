@@ -133,7 +133,7 @@ void stats_add(stats_t *stats, const double *values, uint64_t count)
     stats->std = sqrt(squares / (double)stats->finite);
 }
 
-/* --- Reading -------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 typedef void (*numbers_f)(const double *values, uint64_t count, void *arg);
 

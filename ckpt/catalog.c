@@ -13,7 +13,7 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-/* --- Memory ---------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 enum { CHUNK_SIZE = 64 << 10 };
 
@@ -129,7 +129,7 @@ void catalog_free(catalog_t *cat)
     catalog_init(cat);
 }
 
-/* --- Filling ---------------------------------------------------------------- */
+/* --- Filling -------------------------------------------------------------- */
 
 fsdp_status_t catalog_add_file(catalog_t *cat, const char *path, uint64_t size,
                                uint32_t *file_p, fsdp_error_t *err)
@@ -473,7 +473,7 @@ fsdp_status_t catalog_add_value(catalog_t *cat, const char *name,
     return FSDP_OK;
 }
 
-/* --- Lookups ----------------------------------------------------------------- */
+/* --- Lookups -------------------------------------------------------------- */
 
 bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p)
 {
@@ -583,7 +583,7 @@ char *catalog_file_path(const catalog_t *cat, uint32_t file)
     return io_path("%s/%s", cat->root, cat->files[file].path);
 }
 
-/* --- Sealing ------------------------------------------------------------------- */
+/* --- Sealing -------------------------------------------------------------- */
 
 static int compare_tensors(const void *a, const void *b)
 {

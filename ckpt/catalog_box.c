@@ -62,7 +62,7 @@ uint64_t box_span(const catalog_box_t *box)
     return span;
 }
 
-/* --- Adding ------------------------------------------------------------------ */
+/* --- Adding --------------------------------------------------------------- */
 
 static fsdp_status_t bad_box(const catalog_t *cat, const catalog_piece_t *piece,
                              const char *what, fsdp_error_t *err)
@@ -148,7 +148,7 @@ fsdp_status_t box_measure(const catalog_t *cat, catalog_piece_t *piece,
     return FSDP_OK;
 }
 
-/* --- Coverage ------------------------------------------------------------------ */
+/* --- Coverage ------------------------------------------------------------- */
 
 unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
                       box_t *boxes)

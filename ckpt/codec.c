@@ -51,7 +51,7 @@ static fsdp_status_t no_memory(const codec_t *codec, fsdp_error_t *err)
                           codec->config.what);
 }
 
-/* --- The source -------------------------------------------------------------- */
+/* --- The source ----------------------------------------------------------- */
 
 static fsdp_status_t read_source(stage_t *stage, char *data, size_t bytes,
                                  size_t *got_p, fsdp_error_t *err)
@@ -70,7 +70,7 @@ static fsdp_status_t read_source(stage_t *stage, char *data, size_t bytes,
     return FSDP_OK;
 }
 
-/* --- Streams ----------------------------------------------------------------- */
+/* --- Streams -------------------------------------------------------------- */
 
 /* More input, where none is left.  At the end none comes. */
 static fsdp_status_t fill(stage_t *stage, fsdp_error_t *err)
@@ -104,7 +104,7 @@ static fsdp_status_t damaged(const stage_t *stage, const char *how,
                           stage->codec->config.what, how);
 }
 
-/* --- Steps that work on a buffer ----------------------------------------------- */
+/* --- Steps that work on a buffer ------------------------------------------ */
 
 /* What is in the buffer, which is filled again as it gets empty. */
 static fsdp_status_t read_buffer(stage_t *stage, char *data, size_t bytes,
@@ -270,7 +270,7 @@ static fsdp_status_t open_swap(stage_t *stage, fsdp_error_t *err)
     return add_buffer(stage, INPUT / stage->param * stage->param, err);
 }
 
-/* --- LZF ----------------------------------------------------------------------- */
+/* --- LZF ------------------------------------------------------------------ */
 
 /* Control bytes below 32 are followed by so many bytes, and one more; others
  * say where in what was given a stretch begins that is to be repeated.
@@ -339,7 +339,7 @@ static fsdp_status_t refill_lzf(stage_t *stage, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Deflate ------------------------------------------------------------------- */
+/* --- Deflate -------------------------------------------------------------- */
 
 static fsdp_status_t read_deflate(stage_t *stage, char *data, size_t bytes,
                                   size_t *got_p, fsdp_error_t *err)
@@ -400,7 +400,7 @@ static fsdp_status_t open_deflate(stage_t *stage, fsdp_error_t *err)
     return add_buffer(stage, INPUT, err);
 }
 
-/* --- Zstandard ---------------------------------------------------------------- */
+/* --- Zstandard ------------------------------------------------------------ */
 
 #if HAVE_ZSTD
 static unsigned window_log(uint64_t max_mem)
@@ -499,7 +499,7 @@ static fsdp_status_t open_zstd(stage_t *stage, fsdp_error_t *err)
 }
 #endif
 
-/* --- Chains ------------------------------------------------------------------- */
+/* --- Chains --------------------------------------------------------------- */
 
 static fsdp_status_t open_stage(stage_t *stage, codec_kind_t kind,
                                 fsdp_error_t *err)

@@ -24,7 +24,7 @@
 #define MESSAGE_MAX (1u << 30)
 #define RESERVE     4096 /* a message that must get through without space */
 
-/* --- Helpers ------------------------------------------------------------------------ */
+/* --- Helpers -------------------------------------------------------------- */
 
 double commit_now(void)
 {
@@ -125,7 +125,7 @@ fsdp_status_t commit_preflight(const char *dir, uint64_t bytes, uint64_t files,
     return FSDP_OK;
 }
 
-/* --- Failure of a rank ---------------------------------------------------------------- */
+/* --- Failure of a rank ---------------------------------------------------- */
 
 /*
  * "failed" appears whole by link(2): the first failing rank's error.  Where
@@ -222,7 +222,7 @@ fsdp_status_t commit_look_for_failure(commit_t *commit, fsdp_error_t *err)
     return status;
 }
 
-/* --- Beginning --------------------------------------------------------------------------- */
+/* --- Beginning ------------------------------------------------------------ */
 
 static void commit_free(commit_t *commit)
 {
@@ -492,7 +492,7 @@ const char *commit_path(const commit_t *commit)
     return commit->tmp;
 }
 
-/* --- Messages ------------------------------------------------------------------------------ */
+/* --- Messages ------------------------------------------------------------- */
 
 char *commit_message_path(const commit_t *commit, const char *topic,
                           uint32_t number)
@@ -674,7 +674,7 @@ err_free:
     return status;
 }
 
-/* --- Publishing ------------------------------------------------------------------------------ */
+/* --- Publishing ----------------------------------------------------------- */
 
 /* Put the new directory in the place of an old one: at once where the file
  * system can exchange two names, else with a moment in between. */
@@ -815,7 +815,7 @@ fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
     return status;
 }
 
-/* --- Ending ------------------------------------------------------------------------------------ */
+/* --- Ending --------------------------------------------------------------- */
 
 /* Rank 0: let the others read what there is to read, then clean up. */
 static void dismiss(commit_t *commit, double grace)

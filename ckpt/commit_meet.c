@@ -35,7 +35,7 @@ static fsdp_status_t no_memory(const commit_t *commit, fsdp_error_t *err)
                           commit->target);
 }
 
-/* --- Meeting ------------------------------------------------------------------------ */
+/* --- Meeting -------------------------------------------------------------- */
 
 static void own_host(char host[HOST_MOST])
 {
@@ -259,7 +259,7 @@ void commit_rank_text(const commit_t *commit, uint32_t rank, char *text,
     }
 }
 
-/* --- Signs of life ------------------------------------------------------------------ */
+/* --- Signs of life -------------------------------------------------------- */
 
 void commit_expect(commit_t *commit, uint32_t rank)
 {

@@ -16,7 +16,7 @@
 #include "lib/util/check.h"
 #include "lib/util/select.h"
 
-/* --- Choosing ------------------------------------------------------------------------ */
+/* --- Choosing ------------------------------------------------------------- */
 
 static select_t selection(const convert_t *convert)
 {
@@ -191,7 +191,7 @@ err_free:
     return status;
 }
 
-/* --- What is kept beside the tensors ---------------------------------------------------- */
+/* --- What is kept beside the tensors -------------------------------------- */
 
 /* Is every tensor of a kind in the target as it was? */
 static bool kind_is_kept(const convert_t *convert,

@@ -20,7 +20,7 @@
 #include "ckpt/save_message.h"
 #include "lib/util/check.h"
 
-/* --- Files ------------------------------------------------------------------------- */
+/* --- Files ---------------------------------------------------------------- */
 
 static uint32_t first_file(const convert_t *convert, uint32_t rank)
 {
@@ -135,7 +135,7 @@ fsdp_status_t convert_create_files(convert_t *convert, fsdp_error_t *err)
     return take_all(convert, "made", 0, take_made, err);
 }
 
-/* --- Checksums ----------------------------------------------------------------------- */
+/* --- Checksums ------------------------------------------------------------ */
 
 /* A run of checksums of the target. */
 typedef struct {
@@ -244,7 +244,7 @@ static fsdp_status_t take_part(convert_t *convert, uint32_t rank,
     return (cursor.left == 0) ? FSDP_OK : bad_message(convert, rank, err);
 }
 
-/* --- A rank's part ------------------------------------------------------------------- */
+/* --- A rank's part -------------------------------------------------------- */
 
 /* What this rank has written. */
 static fsdp_status_t sync_files(const convert_t *convert, fsdp_error_t *err)

@@ -15,7 +15,7 @@
 #include "ckpt/format/universal.h"
 #include "lib/util/check.h"
 
-/* --- The target's shape ------------------------------------------------------------------ */
+/* --- The target's shape --------------------------------------------------- */
 
 static fsdp_status_t add_tensors(convert_t *convert, fsdp_error_t *err)
 {

@@ -34,7 +34,7 @@ typedef struct {
     uint64_t offset;
 } decoder_t;
 
-/* --- Decoders that are kept --------------------------------------------------- */
+/* --- Decoders that are kept ----------------------------------------------- */
 
 struct decoders {
     pthread_mutex_t lock;
@@ -125,7 +125,7 @@ static void keep(const decode_t *decode, decoder_t *decoder, uint64_t end)
     pthread_mutex_unlock(&decoders->lock);
 }
 
-/* --- Reading ------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 /* Bytes [at, at + bytes) of a pattern that is repeated. */
 static void repeat(const char *pattern, uint64_t length, uint64_t at,
@@ -322,7 +322,7 @@ static fsdp_status_t skip_to(work_t *work, uint64_t at, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Handing on -------------------------------------------------------------------- */
+/* --- Handing on ----------------------------------------------------------- */
 
 static uint64_t bytes_of(const plan_copy_t *copy, uint64_t count)
 {
@@ -426,7 +426,7 @@ static fsdp_status_t put_slab(const slab_t *slab, const plan_copy_t *copy,
     return FSDP_OK;
 }
 
-/* --- Pieces without a box ----------------------------------------------------------- */
+/* --- Pieces without a box ------------------------------------------------- */
 
 /* The bytes of the piece that a copy wants. */
 static void wanted(const work_t *work, const plan_copy_t *copy,
@@ -538,7 +538,7 @@ static fsdp_status_t read_flat(work_t *work, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Boxes ------------------------------------------------------------------------- */
+/* --- Boxes ---------------------------------------------------------------- */
 
 static fsdp_status_t put_box(const slab_t *slab, fsdp_error_t *err)
 {
@@ -633,7 +633,7 @@ static fsdp_status_t read_box(work_t *work, fsdp_error_t *err)
     return skip_to(work, work->bytes, err);
 }
 
-/* --- The call ----------------------------------------------------------------------- */
+/* --- The call ------------------------------------------------------------- */
 
 static fsdp_status_t read_piece(work_t *work, fsdp_error_t *err)
 {

@@ -16,7 +16,7 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-/* --- Reporting ------------------------------------------------------------------- */
+/* --- Reporting ------------------------------------------------------------ */
 
 static void format_shape(const fsdp_ckpt_tensor_t *tensor, char *text,
                          size_t size)
@@ -116,7 +116,7 @@ fsdp_status_t diff_report(diff_t *diff, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Metadata ------------------------------------------------------------------------ */
+/* --- Metadata ------------------------------------------------------------- */
 
 static fsdp_status_t differ_in(diff_t *diff, const char *key, json_t *a,
                                json_t *b, fsdp_error_t *err)
@@ -194,7 +194,7 @@ static fsdp_status_t compare_metadata(diff_t *diff, fsdp_error_t *err)
     return status;
 }
 
-/* --- Values ---------------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static bool is_tensor_anyway(const json_t *a, const json_t *b, void *arg)
 {
@@ -309,7 +309,7 @@ static fsdp_status_t compare_values(diff_t *diff, fsdp_error_t *err)
     return status;
 }
 
-/* --- The call -------------------------------------------------------------------------- */
+/* --- The call ------------------------------------------------------------- */
 
 static double now(void)
 {

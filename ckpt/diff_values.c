@@ -46,7 +46,7 @@ struct diff_batch {
     } readers[DIFF_SIDES];
 };
 
-/* --- Comparing ------------------------------------------------------------------ */
+/* --- Comparing ------------------------------------------------------------ */
 
 static bool same_bits(unsigned bits, const char *a, const char *b, uint64_t i)
 {
@@ -175,7 +175,7 @@ static void compare_item(const diff_t *diff, const item_t *item)
     }
 }
 
-/* --- Reading ----------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 static size_t bytes_of(fsdp_dtype_t dtype, uint64_t count)
 {

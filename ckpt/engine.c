@@ -68,7 +68,7 @@ static void fail(run_t *run, fsdp_status_t status, const fsdp_error_t *err)
     atomic_store(&run->stop, true);
 }
 
-/* --- Taking work ------------------------------------------------------------------ */
+/* --- Taking work ---------------------------------------------------------- */
 
 static bool is_cast(const plan_copy_t *copy)
 {
@@ -170,7 +170,7 @@ static void place(part_t *part)
     }
 }
 
-/* --- Reading and writing ------------------------------------------------------------- */
+/* --- Reading and writing -------------------------------------------------- */
 
 static uint64_t src_at(const run_t *run, const part_t *part)
 {
@@ -269,7 +269,7 @@ static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
     return status;
 }
 
-/* --- Checksums -------------------------------------------------------------------------- */
+/* --- Checksums ------------------------------------------------------------ */
 
 /*
  * The checksum of A B C is shift(A, |B| + |C|) ^ shift(B, |C|) ^ C: stretches
@@ -528,7 +528,7 @@ static fsdp_status_t pass_part(run_t *run, const part_t *part,
     return FSDP_OK;
 }
 
-/* --- Many at once -------------------------------------------------------- */
+/* --- Many at once --------------------------------------------------------- */
 
 /* What gather_elements() asks for. */
 typedef struct {
@@ -633,7 +633,7 @@ static fsdp_status_t write_parts(run_t *run, const part_t *parts, unsigned num,
     return FSDP_OK;
 }
 
-/* --- What has to be decoded -------------------------------------------------- */
+/* --- What has to be decoded ----------------------------------------------- */
 
 /* Take the copies of one code; @return their number, 0 at the end. */
 static uint64_t take_decodes(run_t *run, const plan_copy_t **copies_p)
@@ -730,7 +730,7 @@ static fsdp_status_t decode_some(run_t *run, const plan_copy_t *copies,
     return status;
 }
 
-/* --- Running ------------------------------------------------------------------------------ */
+/* --- Running -------------------------------------------------------------- */
 
 static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
                              char *stage, fsdp_error_t *err)
@@ -1089,7 +1089,7 @@ err_close:
     return status;
 }
 
-/* --- Finishing a file --------------------------------------------------------------------- */
+/* --- Finishing a file ----------------------------------------------------- */
 
 /* A stretch of a file whose checksum is known without reading. */
 typedef struct {

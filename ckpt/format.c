@@ -62,7 +62,7 @@ bool fsdp_ckpt_format_parse(const char *text, fsdp_ckpt_format_t *format_p)
     return false;
 }
 
-/* --- Looking -------------------------------------------------------------------- */
+/* --- Looking -------------------------------------------------------------- */
 
 static fsdp_status_t look_inside(const char *path, format_look_t *look,
                                  fsdp_error_t *err)
@@ -132,7 +132,7 @@ static fsdp_status_t open_as(const format_t *format, const char *path,
     return format->open(path, cat, err);
 }
 
-/* --- What else it may be, for the message ---------------------------------------- */
+/* --- What else it may be, for the message --------------------------------- */
 
 /* Files that are no checkpoints of a format known here, by their first bytes
  * or name: told so that nobody has to guess. */
@@ -209,7 +209,7 @@ static fsdp_status_t unknown_dir(const format_look_t *look, fsdp_error_t *err)
                           look->path, num, seen);
 }
 
-/* --- A directory of checkpoints ----------------------------------------------------- */
+/* --- A directory of checkpoints ------------------------------------------- */
 
 /* step-N: its number, or -1. */
 static int64_t step_number(const char *name)

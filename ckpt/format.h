@@ -108,9 +108,9 @@ bool format_has_steps(const char *dir);
 char *format_find(const char *path, unsigned *num_p);
 
 /**
- * Find, recognise and open.  In a directory of checkpoints: the one that `latest`
- * names, or where that is missing or damaged the step-* of the highest number
- * that opens.
+ * Find, recognise and open.  In a directory of checkpoints: the one that
+ * `latest` names, or where that is missing or damaged the step-* of the highest
+ * number that opens.
  *
  * @param cat  Empty (catalog_init); the caller frees it, after errors too.
  */

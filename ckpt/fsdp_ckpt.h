@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-/* --- Types --------------------------------------------------------------- */
+/* --- Types ---------------------------------------------------------------- */
 
 #define FSDP_CKPT_MAX_NDIM 32 /* as many as HDF5 has */
 
@@ -82,8 +82,8 @@ typedef struct {
     uint64_t num_pieces;
     uint64_t num_files;
     uint64_t bytes;        /* of all tensors */
-    bool shows;   /* it only shows what lies in files of another checkpoint */
-    int64_t step; /* -1 if it has none */
+    bool shows;            /* it only shows what lies in files of another one */
+    int64_t step;          /* -1 if it has none */
     fsdp_mesh_t mesh;      /* world 0 if it has none */
     const char *meta_json; /* what the writer kept beside the tensors: one
                               JSON object, "{}" if nothing */
@@ -107,8 +107,8 @@ typedef struct {
 typedef struct {
     uint64_t first;
     uint64_t count;
-    const char *file; /* relative to the checkpoint's path */
-    uint64_t offset;  /* bytes */
+    const char *file;      /* relative to the checkpoint's path */
+    uint64_t offset;       /* bytes */
     const uint64_t *start; /* of the box, an entry for each dimension */
     const uint64_t *counts;
     const uint64_t *strides; /* elements in the file */
@@ -144,7 +144,7 @@ FSDP_API const char *fsdp_ckpt_format_name(fsdp_ckpt_format_t format);
 FSDP_API bool fsdp_ckpt_format_parse(const char *text,
                                      fsdp_ckpt_format_t *format_p);
 
-/* --- Reading ------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 /**
  * Open a checkpoint.  The format is found by looking.
@@ -180,10 +180,9 @@ typedef struct {
     }
 
 /* As fsdp_ckpt_open(), which is this with the defaults. */
-FSDP_API fsdp_status_t fsdp_ckpt_open_with(const char *path,
-                                           const fsdp_ckpt_open_config_t *config,
-                                           fsdp_ckpt_t **ckpt_p,
-                                           fsdp_error_t *err);
+FSDP_API fsdp_status_t
+fsdp_ckpt_open_with(const char *path, const fsdp_ckpt_open_config_t *config,
+                    fsdp_ckpt_t **ckpt_p, fsdp_error_t *err);
 
 /* NULL is allowed. */
 FSDP_API void fsdp_ckpt_close(fsdp_ckpt_t *ckpt);
@@ -308,7 +307,7 @@ FSDP_API fsdp_status_t fsdp_ckpt_save(const fsdp_ckpt_save_config_t *config,
                                       fsdp_ckpt_save_result_t *result_p,
                                       fsdp_error_t *err);
 
-/* --- Converting ------------------------------------------------------------ */
+/* --- Converting ----------------------------------------------------------- */
 
 /* Told one line of text that is worth to know. */
 typedef void (*fsdp_ckpt_note_f)(const char *text, void *arg);
@@ -404,7 +403,7 @@ FSDP_API fsdp_status_t
 fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
                   fsdp_ckpt_convert_result_t *result_p, fsdp_error_t *err);
 
-/* --- Checking --------------------------------------------------------------- */
+/* --- Checking ------------------------------------------------------------- */
 
 /* Called for each finding, with one line of text; false stops the check. */
 typedef bool (*fsdp_ckpt_finding_f)(const char *text, void *arg);
@@ -454,7 +453,7 @@ FSDP_API fsdp_status_t fsdp_ckpt_repair(const char *path,
                                         fsdp_error_t *err);
 
 typedef struct {
-    size_t size; /* FSDP_CKPT_MANIFEST_INIT sets it */
+    size_t size;          /* FSDP_CKPT_MANIFEST_INIT sets it */
     const char *manifest; /* path of a JSON file, see below */
     const char *recipe;   /* as in fsdp_ckpt_open_with(); NULL: the manifest's
                              own "flat_recipe" if it has one */
@@ -505,10 +504,10 @@ typedef struct {
     size_t num_include;
     const char *const *exclude;
     size_t num_exclude;
-    bool only_model; /* leave optimizer state out */
-    bool only_optim; /* leave all else out */
+    bool only_model;    /* leave optimizer state out */
+    bool only_optim;    /* leave all else out */
     const char *recipe; /* of both, as in fsdp_ckpt_open_with(); NULL: none */
-    bool metadata;   /* compare step and meta_json too, and values (which
+    bool metadata;      /* compare step and meta_json too, and values (which
                         are no tensors) even if only one side has any */
     fsdp_ckpt_engine_t engine;
     const char *const *rules; /* of path_a, as in fsdp_ckpt_open_with() */
@@ -559,7 +558,7 @@ FSDP_API fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
                                       fsdp_ckpt_diff_result_t *result_p,
                                       fsdp_error_t *err);
 
-/* --- A directory of checkpoints ---------------------------------------------- */
+/* --- A directory of checkpoints ------------------------------------------- */
 
 /* Told of what is found, or was done or would be; false stops the call. */
 typedef bool (*fsdp_ckpt_entry_f)(const char *path, const char *text,
@@ -592,9 +591,10 @@ typedef struct {
  *
  * @return FSDP_ERR_NOT_FOUND if there is none.
  */
-FSDP_API fsdp_status_t
-fsdp_ckpt_latest(const char *dir, const fsdp_ckpt_latest_config_t *config,
-                 fsdp_ckpt_latest_result_t *result_p, fsdp_error_t *err);
+FSDP_API fsdp_status_t fsdp_ckpt_latest(const char *dir,
+                                        const fsdp_ckpt_latest_config_t *config,
+                                        fsdp_ckpt_latest_result_t *result_p,
+                                        fsdp_error_t *err);
 
 typedef struct {
     size_t size;         /* FSDP_CKPT_PRUNE_INIT sets it */

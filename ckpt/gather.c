@@ -68,7 +68,7 @@ static void join_loops(loops_t *loops)
     }
 }
 
-/* --- Copying in memory -------------------------------------------------------- */
+/* --- Copying in memory ---------------------------------------------------- */
 
 #define COPY_ELEMENTS(_type)                                           \
     for (uint64_t i = 0; i < count; i++) {                             \
@@ -123,7 +123,7 @@ static void scatter(const loops_t *loops, unsigned d, uint64_t rows,
     }
 }
 
-/* --- Reading -------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 /* Negate @a count numbers of @a size bytes, @a step bytes apart: by their sign
  * bit, or in two's complement. */
@@ -229,7 +229,7 @@ static fsdp_status_t run_loops(const loops_t *loops, unsigned d, uint64_t at,
     return FSDP_OK;
 }
 
-/* --- Finding ---------------------------------------------------------------------- */
+/* --- Finding -------------------------------------------------------------- */
 
 /* What is asked for, and how much of it was there. */
 typedef struct {

@@ -40,7 +40,7 @@ typedef struct {
     char *latest; /* what DIR/latest says; NULL: nothing */
 } keep_t;
 
-/* --- What is there ------------------------------------------------------------ */
+/* --- What is there -------------------------------------------------------- */
 
 static bool parse_step(const char *name, int64_t *step_p)
 {
@@ -156,7 +156,7 @@ static void keep_close(keep_t *keep)
     free(keep->latest);
 }
 
-/* --- Which are valid ------------------------------------------------------------ */
+/* --- Which are valid ------------------------------------------------------ */
 
 static bool is_damage(fsdp_status_t status)
 {
@@ -240,7 +240,7 @@ static fsdp_status_t stopped(const keep_t *keep, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_CANCELLED, "%s: stopped", keep->dir);
 }
 
-/* --- The newest ------------------------------------------------------------------ */
+/* --- The newest ----------------------------------------------------------- */
 
 static fsdp_status_t find_newest(keep_t *keep,
                                  const fsdp_ckpt_latest_config_t *config,
@@ -316,7 +316,7 @@ err_close:
     return status;
 }
 
-/* --- Removing ---------------------------------------------------------------------- */
+/* --- Removing ------------------------------------------------------------- */
 
 /* What nftw() gathers; one thread at a time uses it. */
 static _Thread_local struct {
@@ -398,7 +398,7 @@ static fsdp_status_t remove_member(const keep_t *keep, const char *path,
     return status;
 }
 
-/* --- Pruning -------------------------------------------------------------------------- */
+/* --- Pruning -------------------------------------------------------------- */
 
 /* Why a checkpoint stays; NULL: it goes.
  * @param rank  Its place among the valid ones, from 0. */
@@ -509,7 +509,7 @@ err_close:
     return status;
 }
 
-/* --- Leftovers -------------------------------------------------------------------------- */
+/* --- Leftovers ------------------------------------------------------------ */
 
 static int is_temporary(const struct dirent *entry)
 {

@@ -95,7 +95,7 @@ static bool is_integer(const char *text, size_t size)
     return true;
 }
 
-/* --- Nodes ------------------------------------------------------------------------ */
+/* --- Nodes ---------------------------------------------------------------- */
 
 static bool add_node(nest_t *nest, const nest_node_t *node)
 {
@@ -243,7 +243,7 @@ static fsdp_status_t get_container(nest_t *nest, const char *name, size_t size,
     return FSDP_OK;
 }
 
-/* --- Leaves ------------------------------------------------------------------------- */
+/* --- Leaves --------------------------------------------------------------- */
 
 /* The length of the name of the container that a leaf is in: the longest one
  * that is noted. */
@@ -390,7 +390,7 @@ static fsdp_status_t add_leaves(nest_t *nest, fsdp_error_t *err)
     return status;
 }
 
-/* --- Checks ----------------------------------------------------------------------------- */
+/* --- Checks --------------------------------------------------------------- */
 
 static int name_size(const nest_node_t *node)
 {

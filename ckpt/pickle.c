@@ -136,7 +136,7 @@ static fsdp_status_t no_memory(vm_t *vm)
                           vm->what);
 }
 
-/* --- Input ---------------------------------------------------------------------- */
+/* --- Input ---------------------------------------------------------------- */
 
 /* Have @a size more bytes at hand; vm->data may move. */
 static fsdp_status_t need_more(vm_t *vm, uint64_t size)
@@ -221,7 +221,7 @@ static fsdp_status_t get_line(vm_t *vm, const char **line_p, size_t *size_p)
     return FSDP_OK;
 }
 
-/* --- Stack and memo --------------------------------------------------------------- */
+/* --- Stack and memo ------------------------------------------------------- */
 
 static fsdp_status_t push_on(vm_t *vm, array_t *array, uint32_t item)
 {
@@ -306,7 +306,7 @@ static fsdp_status_t get(vm_t *vm, uint64_t index)
                : bad(vm, "the memo has no such entry");
 }
 
-/* --- Numbers and strings ------------------------------------------------------------ */
+/* --- Numbers and strings -------------------------------------------------- */
 
 /* Two's complement, little-endian. */
 static pickle_ref_t long_value(pickle_t *tree, const unsigned char *data,
@@ -562,7 +562,7 @@ static fsdp_status_t push_text_line(vm_t *vm, bool quoted)
     return push(vm, ref);
 }
 
-/* --- Containers and objects ------------------------------------------------------------ */
+/* --- Containers and objects ----------------------------------------------- */
 
 /* Replace what is above the last mark, or the top @a num, by one value. */
 static fsdp_status_t replace(vm_t *vm, uint64_t num, pickle_ref_t ref)
@@ -784,7 +784,7 @@ static fsdp_status_t push_persid(vm_t *vm)
     return replace_persid(vm, 1, *top(vm, 1));
 }
 
-/* --- The machine --------------------------------------------------------------------------- */
+/* --- The machine ---------------------------------------------------------- */
 
 static fsdp_status_t push_number(vm_t *vm, unsigned bytes)
 {

@@ -7,7 +7,7 @@
 
 enum { INTERN_MAX = 1024, PROBES = 32, TABLE_MIN = 1024 };
 
-/* --- Making ------------------------------------------------------------------ */
+/* --- Making --------------------------------------------------------------- */
 
 static uint32_t header(uint32_t kind, uint64_t num)
 {
@@ -385,7 +385,7 @@ pickle_ref_t tree_items(pickle_t *tree, pickle_ref_t ref, pickle_kind_t kind)
                                                                       : 0;
 }
 
-/* --- Looking -------------------------------------------------------------------- */
+/* --- Looking -------------------------------------------------------------- */
 
 pickle_ref_t pickle_root(const pickle_t *pickle)
 {

@@ -28,7 +28,7 @@ static void op(value_writer_t *to, char opcode)
     pickle_write_op(to->writer, opcode);
 }
 
-/* --- Plain values ---------------------------------------------------------------- */
+/* --- Plain values --------------------------------------------------------- */
 
 static bool write_items(value_writer_t *to, const json_t *array)
 {
@@ -216,7 +216,7 @@ static bool write_dict(value_writer_t *to, const json_t *dict)
     return write_setitems(to, dict);
 }
 
-/* --- Objects --------------------------------------------------------------------------- */
+/* --- Objects -------------------------------------------------------------- */
 
 /* "module.Class", "module:Outer.Class" */
 static bool write_name(value_writer_t *to, const char *text)

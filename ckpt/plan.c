@@ -72,7 +72,7 @@ uint64_t plan_dst_bytes(const plan_copy_t *copy)
            (fsdp_dtype_bits((fsdp_dtype_t)copy->dst_dtype) / 8);
 }
 
-/* --- What has to be decoded --- */
+/* --- What has to be decoded ----------------------------------------------- */
 
 /* Elements of the tensor that a range of its bytes is. */
 static void find_range(const plan_t *plan, const plan_copy_t *copy,
@@ -156,7 +156,7 @@ bool plan_same_code(const plan_t *plan, const plan_copy_t *a,
                : a->src_piece == b->src_piece;
 }
 
-/* --- Order ---------------------------------------------------------------------- */
+/* --- Order ---------------------------------------------------------------- */
 
 static int compare_u64(uint64_t a, uint64_t b)
 {
@@ -396,7 +396,7 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
     return finish(plan, err);
 }
 
-/* --- Parts ---------------------------------------------------------------------- */
+/* --- Parts ---------------------------------------------------------------- */
 
 #define SHARED (64u << 10) /* bytes that only one rank writes; of a file */
 
@@ -524,7 +524,7 @@ void plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world)
     plan->num = plan->num_plain = num;
 }
 
-/* --- Target pieces from source pieces ---------------------------------------------- */
+/* --- Target pieces from source pieces ------------------------------------- */
 
 /* The pieces of a boxed tensor, and those that share elements with a box, are
  * found when it is copied: a box may share millions of short runs with the
@@ -734,7 +734,7 @@ err_free:
     return status;
 }
 
-/* --- Into memory ---------------------------------------------------------------------- */
+/* --- Into memory ---------------------------------------------------------- */
 
 static fsdp_status_t check_range(const catalog_t *src,
                                  const fsdp_ckpt_range_t *range,
@@ -963,7 +963,7 @@ err_free:
     return status;
 }
 
-/* --- From memory ------------------------------------------------------------------------ */
+/* --- From memory ---------------------------------------------------------- */
 
 fsdp_status_t plan_save(plan_t *plan, const catalog_t *dst,
                         const uint64_t *pieces, const void *const *data,

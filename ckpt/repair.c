@@ -66,7 +66,7 @@ static fsdp_status_t no_memory(const char *path, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
 }
 
-/* --- Sharded HDF5 ----------------------------------------------------------- */
+/* --- Sharded HDF5 --------------------------------------------------------- */
 
 /* One checkpoint on its way. */
 typedef struct {
@@ -365,7 +365,8 @@ static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
 static fsdp_status_t move_in(const char *temp, const char *dir,
                              const char *name, fsdp_error_t *err)
 {
-    char *from = io_path("%s/%s", temp, name), *to = io_path("%s/%s", dir, name);
+    char *from = io_path("%s/%s", temp, name);
+    char *to = io_path("%s/%s", dir, name);
     fsdp_status_t status = (from != NULL && to != NULL)
                                ? io_rename(from, to, err)
                                : no_memory(dir, err);
@@ -516,7 +517,7 @@ err_free:
     return status;
 }
 
-/* --- Safetensors -------------------------------------------------------------- */
+/* --- Safetensors ---------------------------------------------------------- */
 
 /* Add what a file holds to the index. */
 static fsdp_status_t add_shard(const char *dir, const char *name, json_t *map,
@@ -655,7 +656,7 @@ static fsdp_status_t repair_safetensors(repair_t *repair, const char *dir,
     return status;
 }
 
-/* --- A directory of checkpoints ------------------------------------------------ */
+/* --- A directory of checkpoints ------------------------------------------- */
 
 static fsdp_status_t repair_one(repair_t *repair, const char *path,
                                 fsdp_error_t *err)

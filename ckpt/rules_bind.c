@@ -474,7 +474,7 @@ static fsdp_status_t use(apply_t *apply, bound_t *bound, fsdp_error_t *err)
                                : split(apply, bound, &whole, err);
 }
 
-/* Is a tensor used already?  One that is taken apart is once for each number. */
+/* Is a tensor used already?  One that is taken apart is, once a number. */
 static bool is_used(const apply_t *apply, const bound_t *bound, unsigned term,
                     uint64_t tensor)
 {

@@ -56,7 +56,7 @@ static fsdp_status_t no_memory(fsdp_error_t *err)
                           "no memory to save a checkpoint");
 }
 
-/* --- The catalog that all ranks know ----------------------------------------------- */
+/* --- The catalog that all ranks know -------------------------------------- */
 
 /* All tensors in the order of the descriptors, and all files, yet empty. */
 static fsdp_status_t begin_catalog(const save_t *save, catalog_t *cat,
@@ -186,7 +186,7 @@ static fsdp_status_t pieces_of_parts(const catalog_t *cat, size_t num_parts,
     return FSDP_OK;
 }
 
-/* --- A rank that shares another's file ------------------------------------------------- */
+/* --- A rank that shares another's file ------------------------------------ */
 
 static bool is_small(const catalog_t *cat, const catalog_piece_t *piece)
 {
@@ -301,7 +301,7 @@ err_free:
     return status;
 }
 
-/* --- The rank that creates a file ---------------------------------------------------------- */
+/* --- The rank that creates a file ----------------------------------------- */
 
 /* The parts of all ranks of the file, one after the other. */
 typedef struct {
@@ -537,7 +537,7 @@ err_free:
     return status;
 }
 
-/* --- Rank 0: the whole ------------------------------------------------------------------------ */
+/* --- Rank 0: the whole ---------------------------------------------------- */
 
 static fsdp_status_t add_files(save_t *save, catalog_t *cat, fsdp_error_t *err)
 {
@@ -634,7 +634,7 @@ static fsdp_status_t publish(save_t *save, fsdp_error_t *err)
     return status;
 }
 
-/* --- The call ------------------------------------------------------------------------------------ */
+/* --- The call ------------------------------------------------------------- */
 
 static fsdp_status_t check_config(const fsdp_ckpt_save_config_t *config,
                                   fsdp_error_t *err)

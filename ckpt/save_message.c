@@ -67,7 +67,7 @@ static fsdp_status_t bad_message(const char *what, uint32_t number,
                           what, number);
 }
 
-/* --- Parts ---------------------------------------------------------------------- */
+/* --- Parts ---------------------------------------------------------------- */
 
 typedef struct {
     uint64_t first, count;
@@ -153,7 +153,7 @@ fsdp_status_t message_get_parts(const char *text, size_t size, uint32_t rank,
     return FSDP_OK;
 }
 
-/* --- Files ------------------------------------------------------------------------ */
+/* --- Files ---------------------------------------------------------------- */
 
 typedef struct {
     uint64_t size, table, num_pieces;

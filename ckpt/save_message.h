@@ -1,6 +1,6 @@
 /*
- * What the ranks of a save or conversion tell each other, as bytes: the machine's own order
- * and sizes, for messages do not outlive the save.
+ * What the ranks of a save or conversion tell each other, as bytes: the
+ * machine's own order and sizes, for messages do not outlive the save.
  */
 #ifndef FSDP_SAVE_MESSAGE_H
 #define FSDP_SAVE_MESSAGE_H

@@ -14,7 +14,7 @@
 #include "lib/util/map.h"
 #include "lib/util/select.h"
 
-/* --- Files ------------------------------------------------------------------------ */
+/* --- Files ---------------------------------------------------------------- */
 
 uint32_t target_num_files(uint32_t world, uint32_t files)
 {
@@ -41,7 +41,7 @@ void target_file_name(uint32_t file, char text[32])
     snprintf(text, 32, "shard-%05u.h5", file);
 }
 
-/* --- Lists -------------------------------------------------------------------------- */
+/* --- Lists ---------------------------------------------------------------- */
 
 static int by_rank_and_order(const void *a, const void *b, void *arg)
 {
@@ -203,7 +203,7 @@ fsdp_status_t target_sync(const catalog_t *cat, uint32_t file, const char *dir,
     return status;
 }
 
-/* --- Units ---------------------------------------------------------------------------- */
+/* --- Units ---------------------------------------------------------------- */
 
 /* A tensor on its way into a unit. */
 typedef struct {

@@ -65,7 +65,7 @@ static uint64_t range_bytes(const hasher_t *hasher,
     return bytes;
 }
 
-/* --- Hashing -------------------------------------------------------------------- */
+/* --- Hashing -------------------------------------------------------------- */
 
 static fsdp_status_t failed(fsdp_error_t *err)
 {
@@ -211,7 +211,7 @@ static fsdp_status_t add_tensor(hasher_t *hasher, uint64_t t, uint64_t *bytes_p,
     return FSDP_OK;
 }
 
-/* --- The call ----------------------------------------------------------------------- */
+/* --- The call ------------------------------------------------------------- */
 
 fsdp_status_t tensor_hash_all(fsdp_ckpt_t *ckpt,
                               const fsdp_ckpt_engine_t *engine,

@@ -67,7 +67,7 @@ static fsdp_status_t add_storage(torch_file_t *file, const char *key,
     return FSDP_OK;
 }
 
-/* --- Zip ------------------------------------------------------------------------- */
+/* --- Zip ------------------------------------------------------------------ */
 
 static fsdp_status_t check_order(const torch_file_t *file, int fd,
                                  const zip_t *zip, fsdp_error_t *err)
@@ -157,7 +157,7 @@ static fsdp_status_t open_zip(torch_file_t *file, int fd, fsdp_error_t *err)
     return status;
 }
 
-/* --- Legacy ------------------------------------------------------------------------ */
+/* --- Legacy --------------------------------------------------------------- */
 
 /* One of the pickles, from *at_p on. */
 static fsdp_status_t next_pickle(const torch_file_t *file, int fd,
@@ -313,7 +313,7 @@ static fsdp_status_t open_legacy(torch_file_t *file, int fd, fsdp_error_t *err)
     return status;
 }
 
-/* --- Both ---------------------------------------------------------------------------- */
+/* --- Both ----------------------------------------------------------------- */
 
 void torch_file_close(torch_file_t *file)
 {

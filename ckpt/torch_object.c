@@ -16,7 +16,7 @@ static fsdp_status_t bad(const char *what, const char *why, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: %s", what, why);
 }
 
-/* --- Element types ------------------------------------------------------------ */
+/* --- Element types -------------------------------------------------------- */
 
 static const torch_type_t types[] = {
     {"float32",         "FloatStorage",         FSDP_DTYPE_F32        },
@@ -70,7 +70,7 @@ bool torch_dtype(const char *name, fsdp_dtype_t *dtype_p)
     return false;
 }
 
-/* --- Plain tensors ---------------------------------------------------------------- */
+/* --- Plain tensors -------------------------------------------------------- */
 
 /* The function and the arguments that make a tensor, parameters unwrapped. */
 typedef struct {

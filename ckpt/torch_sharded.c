@@ -82,7 +82,7 @@ static fsdp_status_t add_shard(torch_sharded_t *sharded,
     return FSDP_OK;
 }
 
-/* --- ShardedTensor ----------------------------------------------------------------- */
+/* --- ShardedTensor -------------------------------------------------------- */
 
 /* State: (local shards, metadata, process group, spec, init_rrefs), or the
  * attributes by name. */
@@ -141,7 +141,7 @@ static fsdp_status_t read_sharded(const pickle_t *pickle, pickle_ref_t state,
     return FSDP_OK;
 }
 
-/* --- DTensor ------------------------------------------------------------------------- */
+/* --- DTensor -------------------------------------------------------------- */
 
 typedef struct {
     uint32_t ndim;

@@ -112,7 +112,7 @@ __attribute__((format(printf, 3, 4))) static fsdp_status_t put_format(
                (size > 0 && size < (int)sizeof(text)) ? (size_t)size : 0);
 }
 
-/* --- Numbers and strings --------------------------------------------------------- */
+/* --- Numbers and strings -------------------------------------------------- */
 
 /* The fewest digits that come back as the same number; always a float. */
 static fsdp_status_t put_float(walk_t *walk, double value)
@@ -276,7 +276,7 @@ static fsdp_status_t put_latin1(walk_t *walk, pickle_ref_t ref)
     return status;
 }
 
-/* --- Names --------------------------------------------------------------------------- */
+/* --- Names ---------------------------------------------------------------- */
 
 /* One more part of the name; walk->name.used is put back by the caller. */
 static fsdp_status_t push_name(walk_t *walk, const char *part, size_t size)
@@ -330,7 +330,7 @@ static fsdp_status_t key_text(walk_t *walk, pickle_ref_t key, buffer_t *out)
     }
 }
 
-/* --- JSON ---------------------------------------------------------------------------- */
+/* --- JSON ----------------------------------------------------------------- */
 
 static fsdp_status_t put_value(walk_t *walk, pickle_ref_t ref, unsigned depth);
 
@@ -671,7 +671,7 @@ fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
     return FSDP_OK;
 }
 
-/* --- Taking apart ---------------------------------------------------------------------- */
+/* --- Taking apart --------------------------------------------------------- */
 
 /* Does a list hold dicts or tensors, or lists that do? */
 static bool is_split(walk_t *walk, pickle_ref_t list, unsigned depth)

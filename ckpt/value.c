@@ -12,7 +12,7 @@
 
 enum { MAX_DIGITS = 18, MAX_DEPTH = 512 };
 
-/* --- Parsing ------------------------------------------------------------------------ */
+/* --- Parsing -------------------------------------------------------------- */
 
 typedef struct {
     char *data;
@@ -209,7 +209,7 @@ fsdp_status_t value_add_all(catalog_t *cat, const json_t *values,
     return FSDP_OK;
 }
 
-/* --- Taking apart --------------------------------------------------------------------- */
+/* --- Taking apart --------------------------------------------------------- */
 
 static bool flatten(json_t *flat, const char *name, json_t *value,
                     unsigned depth);
@@ -368,7 +368,7 @@ json_t *value_flat(const json_t *values)
     return flat;
 }
 
-/* --- Comparing ------------------------------------------------------------------------ */
+/* --- Comparing ------------------------------------------------------------ */
 
 typedef struct {
     value_tensor_f tensor;

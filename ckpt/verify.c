@@ -36,7 +36,7 @@
 #define STEP      "step-"
 #define LATEST    "latest"
 
-/* --- Findings --------------------------------------------------------------- */
+/* --- Findings ------------------------------------------------------------- */
 
 fsdp_status_t verify_find(verify_t *verify, const char *fmt, ...)
 {
@@ -91,7 +91,7 @@ static fsdp_status_t find_line(const char *text, void *arg)
     return verify_find(arg, "%s", text);
 }
 
-/* --- Files ------------------------------------------------------------------- */
+/* --- Files ---------------------------------------------------------------- */
 
 /* Whether the file of that name belongs to the checkpoint. */
 static bool is_listed(const catalog_t *cat, const char *name)
@@ -187,7 +187,7 @@ static fsdp_status_t check_sizes(verify_t *verify, const catalog_t *cat,
     return FSDP_OK;
 }
 
-/* --- Digests -------------------------------------------------------------------- */
+/* --- Digests -------------------------------------------------------------- */
 
 /* Digests are over 32-bit elements: those of all tensors of a kind. */
 static bool has_other_types(const catalog_t *cat, bool optim)
@@ -244,7 +244,7 @@ static fsdp_status_t check_digests(verify_t *verify, const catalog_t *cat,
     return FSDP_OK;
 }
 
-/* --- One checkpoint ---------------------------------------------------------------- */
+/* --- One checkpoint ------------------------------------------------------- */
 
 static bool all_good(const catalog_t *cat, const bool *good)
 {
@@ -472,7 +472,7 @@ static fsdp_status_t check_one(verify_t *verify, const char *path,
                                     : check_other(verify, path, err);
 }
 
-/* --- A directory of checkpoints ------------------------------------------------------- */
+/* --- A directory of checkpoints ------------------------------------------- */
 
 static int is_entry(const struct dirent *entry)
 {
@@ -572,7 +572,7 @@ static fsdp_status_t check_many(verify_t *verify, const char *dir,
     return status;
 }
 
-/* --- The call --------------------------------------------------------------------------- */
+/* --- The call ------------------------------------------------------------- */
 
 static double now(void)
 {

@@ -73,7 +73,7 @@ typedef struct {
     digest_t digests[VERIFY_KINDS];
 } worker_t;
 
-/* --- The order of things ----------------------------------------------------- */
+/* --- The order of things -------------------------------------------------- */
 
 static int by_place(const void *a, const void *b, void *arg)
 {
@@ -193,7 +193,7 @@ static fsdp_status_t choose_keys(pass_t *pass, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Segments and tasks ---------------------------------------------------------- */
+/* --- Segments and tasks --------------------------------------------------- */
 
 /* The segment at a place; empty at the end of the file. */
 static segment_t segment_at(const pass_t *pass, const place_t *place)
@@ -292,7 +292,7 @@ static bool take_task(pass_t *pass, place_t *begin_p, task_t *task_p,
     return true;
 }
 
-/* --- What a thread does -------------------------------------------------------------- */
+/* --- What a thread does --------------------------------------------------- */
 
 static fsdp_status_t check_block(pass_t *pass, const segment_t *segment,
                                  uint64_t offset, uint32_t crc)
@@ -461,7 +461,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* --- The pass ------------------------------------------------------------------------- */
+/* --- The pass ------------------------------------------------------------- */
 
 static uint32_t choose_jobs(const verify_t *verify)
 {

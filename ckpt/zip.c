@@ -112,7 +112,7 @@ static fsdp_status_t fetch(const reader_t *in, uint64_t at, void *data,
                             in->err);
 }
 
-/* --- The end ------------------------------------------------------------------ */
+/* --- The end -------------------------------------------------------------- */
 
 /* The 64-bit end record, which stands right before its locator. */
 static fsdp_status_t read_end64(reader_t *in, uint64_t locator_at,
@@ -198,7 +198,7 @@ static fsdp_status_t read_end(reader_t *in)
     return FSDP_OK;
 }
 
-/* --- The directory --------------------------------------------------------------- */
+/* --- The directory -------------------------------------------------------- */
 
 /* 64-bit values, where the 32-bit ones say so. */
 static fsdp_status_t read_extra(const reader_t *in, const unsigned char *extra,
@@ -344,7 +344,7 @@ static fsdp_status_t read_local(const reader_t *in, zip_entry_t *entry,
     return FSDP_OK;
 }
 
-/* --- Order -------------------------------------------------------------------------- */
+/* --- Order ---------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -479,7 +479,7 @@ fsdp_status_t zip_open(int fd, const char *path, uint64_t offset,
                    err);
 }
 
-/* --- Use ------------------------------------------------------------------------------ */
+/* --- Use ------------------------------------------------------------------ */
 
 const zip_entry_t *zip_find(const zip_t *zip, const char *name)
 {

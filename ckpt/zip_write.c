@@ -21,7 +21,7 @@ void zip_write_free(zip_writer_t *zip)
     *zip = (zip_writer_t){0};
 }
 
-/* --- Bytes ---------------------------------------------------------------------- */
+/* --- Bytes ---------------------------------------------------------------- */
 
 static void add(zip_writer_t *zip, const void *data, size_t size)
 {
@@ -77,7 +77,7 @@ bool zip_write_take(zip_writer_t *zip, uint64_t pass, char **data_p,
     return true;
 }
 
-/* --- Entries --------------------------------------------------------------------- */
+/* --- Entries -------------------------------------------------------------- */
 
 static bool add_to_list(zip_writer_t *zip, const zip_entry_out_t *entry)
 {
@@ -148,7 +148,7 @@ void zip_write_entry(zip_writer_t *zip, const char *name, const char *data,
     add(zip, data, size);
 }
 
-/* --- The directory ------------------------------------------------------------------ */
+/* --- The directory -------------------------------------------------------- */
 
 static void add_to_directory(zip_writer_t *zip, const zip_entry_out_t *entry)
 {

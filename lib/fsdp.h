@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-/* --- The job ---------------------------------------------------------------- */
+/* --- The job -------------------------------------------------------------- */
 
 typedef struct fsdp_job fsdp_job_t;
 
@@ -110,7 +110,7 @@ FSDP_API fsdp_status_t fsdp_job_agree(fsdp_job_t *job, fsdp_status_t status,
  * two seconds, who else is gone, and names them. */
 FSDP_API void fsdp_job_signalled(int signo);
 
-/* --- Layout ------------------------------------------------------------------ */
+/* --- Layout --------------------------------------------------------------- */
 
 typedef struct fsdp fsdp_t;
 typedef struct fsdp_unit fsdp_unit_t;
@@ -257,7 +257,7 @@ FSDP_API void fsdp_get_precision(const fsdp_t *fsdp, fsdp_precision_t *param_p,
 /* After fsdp_seal().  Local. */
 FSDP_API void fsdp_get_layout(const fsdp_t *fsdp, fsdp_layout_info_t *info_p);
 
-/* --- A step -------------------------------------------------------------------- */
+/* --- A step --------------------------------------------------------------- */
 
 typedef enum { FSDP_TRAIN = 0, FSDP_EVAL = 1 } fsdp_mode_t;
 
@@ -346,7 +346,7 @@ FSDP_API fsdp_status_t fsdp_optimizer_step(fsdp_t *fsdp, double lr,
 /* Optimizer steps made so far, those before a load included.  Local. */
 FSDP_API int64_t fsdp_get_step(const fsdp_t *fsdp);
 
-/* --- Whole on demand ------------------------------------------------------------ */
+/* --- Whole on demand ------------------------------------------------------ */
 
 /* What of a parameter. */
 typedef enum {
@@ -366,7 +366,7 @@ FSDP_API fsdp_status_t fsdp_param_get(fsdp_param_t *param, fsdp_what_t what,
 FSDP_API fsdp_status_t fsdp_param_set(fsdp_param_t *param, fsdp_what_t what,
                                       const float *whole, fsdp_error_t *err);
 
-/* --- State ------------------------------------------------------------------------ */
+/* --- State ---------------------------------------------------------------- */
 
 typedef struct {
     size_t size;
@@ -445,7 +445,7 @@ typedef struct {
 FSDP_API fsdp_status_t fsdp_digest(fsdp_t *fsdp, fsdp_digest_t *digest_p,
                                    fsdp_error_t *err);
 
-/* --- Counters ------------------------------------------------------------------------ */
+/* --- Counters ------------------------------------------------------------- */
 
 /* Since fsdp_seal(); this rank's. */
 typedef struct {

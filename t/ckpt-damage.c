@@ -99,7 +99,7 @@ static void *grow(void *array, size_t num, size_t *max, size_t size)
     return array;
 }
 
-/* --- What a checkpoint holds --------------------------------------------------- */
+/* --- What a checkpoint holds ---------------------------------------------- */
 
 static void add_text(EVP_MD_CTX *ctx, const char *text)
 {
@@ -250,7 +250,7 @@ static const char *look(const char *path)
     return NULL;
 }
 
-/* --- Where its files can be damaged ----------------------------------------------- */
+/* --- Where its files can be damaged --------------------------------------- */
 
 static int on_file(const char *path, const struct stat *st, int type,
                    struct FTW *ftw)
@@ -453,7 +453,7 @@ static void add_places(uint32_t number)
     }
 }
 
-/* --- Damage ------------------------------------------------------------------------ */
+/* --- Damage --------------------------------------------------------------- */
 
 static void write_file(const file_t *file, const char *data, size_t size)
 {

@@ -103,7 +103,7 @@ static void *make_data(uint32_t t, uint64_t numel)
     return data;
 }
 
-/* --- make ---------------------------------------------------------------------- */
+/* --- make ----------------------------------------------------------------- */
 
 typedef struct {
     fsdp_ckpt_part_t parts[NUM];
@@ -244,7 +244,7 @@ static int make(const char *dir, const char *strategy, const char *world)
     return worst;
 }
 
-/* --- sums ---------------------------------------------------------------------- */
+/* --- sums ----------------------------------------------------------------- */
 
 static fsdp_status_t print_tensor(fsdp_ckpt_t *ckpt, uint64_t number,
                                   fsdp_error_t *err)

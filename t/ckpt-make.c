@@ -140,7 +140,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* --- The tensors ------------------------------------------------------------- */
+/* --- The tensors ---------------------------------------------------------- */
 
 static fsdp_ckpt_desc_t *tensors;
 static uint64_t *numels;
@@ -224,7 +224,7 @@ static void add_tensors(const settings_t *set)
     add_tensor("", "buffer/steps", NULL, FSDP_DTYPE_I64, 0, empty);
 }
 
-/* --- Values -------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static uint64_t mix(uint64_t x)
 {
@@ -298,7 +298,7 @@ static void change(const settings_t *set, uint32_t t, uint64_t first,
     }
 }
 
-/* --- What a rank writes --------------------------------------------------------- */
+/* --- What a rank writes --------------------------------------------------- */
 
 static fsdp_ckpt_part_t *parts;
 static size_t num_parts;

@@ -102,7 +102,7 @@ static fsdp_status_t wrong(fsdp_error_t *err, const char *what)
     return fsdp_error_set(err, FSDP_ERR_CORRUPT, "wrong result: %s", what);
 }
 
-/* --- One round of each collective, checked ---------------------------------------- */
+/* --- One round of each collective, checked -------------------------------- */
 
 typedef struct {
     uint64_t *all, *scratch;
@@ -262,7 +262,7 @@ static fsdp_status_t run_rounds(fsdp_job_t *job, const settings_t *set,
     return FSDP_OK;
 }
 
-/* --- Measure ---------------------------------------------------------------------------- */
+/* --- Measure -------------------------------------------------------------- */
 
 typedef struct {
     char *data;
@@ -315,7 +315,7 @@ static fsdp_status_t run_bench(fsdp_job_t *job, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Main --------------------------------------------------------------------------------- */
+/* --- Main ----------------------------------------------------------------- */
 
 static void print_info(const fsdp_job_t *job)
 {

@@ -23,7 +23,7 @@
 
 enum { MAX_MICRO = 64, NO_RANK = -1, ALL_RANKS = -2 };
 
-/* --- What malloc() does -------------------------------------------------- */
+/* --- What malloc() does --------------------------------------------------- */
 
 static atomic_ulong mallocs;
 
@@ -56,7 +56,7 @@ void *realloc(void *data, size_t size)
 }
 #endif
 
-/* --- Settings ------------------------------------------------------------ */
+/* --- Settings ------------------------------------------------------------- */
 
 typedef struct {
     fsdp_config_t config;
@@ -168,7 +168,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* --- The model ----------------------------------------------------------- */
+/* --- The model ------------------------------------------------------------ */
 
 typedef struct {
     const char *name;
@@ -285,7 +285,7 @@ static void build(toy_t *toy)
     TRY(toy, fsdp_seal(toy->fsdp, &toy->err));
 }
 
-/* --- Gradients ----------------------------------------------------------- */
+/* --- Gradients ------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t x)
 {
@@ -350,7 +350,7 @@ static void add_gradient(toy_t *toy, void *grad, uint64_t i, float more)
     }
 }
 
-/* --- A round ------------------------------------------------------------- */
+/* --- A round -------------------------------------------------------------- */
 
 typedef struct {
     int unit;
@@ -446,7 +446,7 @@ static void backward(toy_t *toy, uint32_t micro)
     }
 }
 
-/* --- The oracle ---------------------------------------------------------- */
+/* --- The oracle ----------------------------------------------------------- */
 
 typedef struct {
     toy_t *toy;
@@ -533,7 +533,7 @@ static void check_gradients(toy_t *toy, double norm)
          "the norm is wrong");
 }
 
-/* --- Steps --------------------------------------------------------------- */
+/* --- Steps ---------------------------------------------------------------- */
 
 static void run_rounds(toy_t *toy, fsdp_mode_t mode, uint32_t count,
                        double *all)

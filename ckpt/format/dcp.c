@@ -86,7 +86,7 @@ static fsdp_status_t no_memory(const loader_t *loader, fsdp_error_t *err)
                           loader->cat->path);
 }
 
-/* --- What ranks before have added --------------------------------------------------- */
+/* --- What ranks before have added ----------------------------------------- */
 
 static int by_name(const void *a, const void *b, void *arg)
 {
@@ -155,7 +155,7 @@ static bool find_added(const loader_t *loader, const char *name,
     return false;
 }
 
-/* --- Archives ------------------------------------------------------------------- */
+/* --- Archives ------------------------------------------------------------- */
 
 static fsdp_status_t read_entry(const archive_t *archive,
                                 const zip_entry_t *entry, void *data,
@@ -308,7 +308,7 @@ static fsdp_status_t find_storage(const archive_t *archive,
     return FSDP_OK;
 }
 
-/* --- Pieces --------------------------------------------------------------------------- */
+/* --- Pieces --------------------------------------------------------------- */
 
 /* A view of a storage as a piece of @a tensor from @a start on. */
 static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
@@ -427,7 +427,7 @@ static fsdp_status_t add_chunk(loader_t *loader, archive_t *archive,
     return add_view(loader, archive, &view, tensor, start, err);
 }
 
-/* --- Values ------------------------------------------------------------------------------ */
+/* --- Values --------------------------------------------------------------- */
 
 typedef struct {
     loader_t *loader;
@@ -498,7 +498,7 @@ static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
     return status;
 }
 
-/* --- Records -------------------------------------------------------------------------------- */
+/* --- Records -------------------------------------------------------------- */
 
 static void close_file(loader_t *loader)
 {
@@ -582,7 +582,7 @@ static fsdp_status_t load_records(loader_t *loader, fsdp_error_t *err)
     return status;
 }
 
-/* --- Tensors and files --------------------------------------------------------------------------- */
+/* --- Tensors and files ---------------------------------------------------- */
 
 static fsdp_status_t add_tensor(loader_t *loader, uint64_t index,
                                 fsdp_error_t *err)
@@ -675,7 +675,7 @@ static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
     return status;
 }
 
-/* --- Directories -------------------------------------------------------------------------------------- */
+/* --- Directories ---------------------------------------------------------- */
 
 /* "__R.metadata": R, or -1. */
 static long long rank_of(const char *name)
@@ -822,7 +822,7 @@ fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
     return status;
 }
 
-/* --- The format --------------------------------------------------------------------------------------- */
+/* --- The format ----------------------------------------------------------- */
 
 /* Directories that training programs put the checkpoints of model and
  * optimizer in, each one of its own. */

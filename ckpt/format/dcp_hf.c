@@ -72,7 +72,7 @@ static bool probe(const format_look_t *look)
            dir_count(look->path, is_other) == 0;
 }
 
-/* --- Reading ------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 static fsdp_status_t bad(const safetensors_file_t *file, const char *name,
                          const char *what, fsdp_error_t *err)
@@ -205,7 +205,7 @@ static fsdp_status_t open_files(open_t *open, struct dirent **names, int num,
     return FSDP_OK;
 }
 
-/* --- Tensors ------------------------------------------------------------------------ */
+/* --- Tensors -------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {

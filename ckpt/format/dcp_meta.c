@@ -8,7 +8,7 @@
 #include "ckpt/torch_object.h"
 #include "lib/util/check.h"
 
-/* --- Names ------------------------------------------------------------------ */
+/* --- Names ---------------------------------------------------------------- */
 
 /* Texts to numbers, by open addressing. */
 struct dcp_names {
@@ -57,7 +57,7 @@ static uint64_t names_at(const dcp_names_t *names, const char *key)
     return at;
 }
 
-/* --- Reading ------------------------------------------------------------------ */
+/* --- Reading -------------------------------------------------------------- */
 
 typedef struct {
     dcp_meta_t *meta;
@@ -120,7 +120,7 @@ static bool element_count(const uint64_t *dims, uint32_t ndim,
     return true;
 }
 
-/* --- Tensors and their chunks ---------------------------------------------------- */
+/* --- Tensors and their chunks --------------------------------------------- */
 
 static fsdp_status_t add_chunk(reader_t *reader, uint32_t index,
                                pickle_ref_t ref, fsdp_error_t *err)
@@ -297,7 +297,7 @@ static fsdp_status_t read_entries(reader_t *reader, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Records ---------------------------------------------------------------------- */
+/* --- Records -------------------------------------------------------------- */
 
 /* A path below the directory: no other is opened. */
 static bool is_inside(const char *path)

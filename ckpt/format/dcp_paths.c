@@ -12,7 +12,7 @@
 #define STATE  "optim.state."
 #define GROUPS "optim.param_groups."
 
-/* --- Reading ------------------------------------------------------------------------ */
+/* --- Reading -------------------------------------------------------------- */
 
 /* Note the container that has the first bytes of a name as its own.
  * @param key   Under which it lies; NULL: an index, or it is the root.
@@ -104,7 +104,7 @@ bool dcp_paths_note(const pickle_t *pickle, pickle_ref_t paths, json_t *notes)
     return true;
 }
 
-/* --- Making ------------------------------------------------------------------------- */
+/* --- Making --------------------------------------------------------------- */
 
 /* "optim.state.NAME.exp_avg", of which "model.NAME" is there. */
 static bool is_state(const catalog_t *cat, const char *name)
@@ -149,7 +149,7 @@ void dcp_paths_free(dcp_paths_t *paths)
     nest_free(&paths->nest);
 }
 
-/* --- Writing ------------------------------------------------------------------------ */
+/* --- Writing -------------------------------------------------------------- */
 
 static void write_key(pickle_writer_t *writer, const char *key, size_t size,
                       bool is_index)

@@ -23,7 +23,7 @@ static fsdp_status_t no_memory(const catalog_t *cat, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", cat->path);
 }
 
-/* --- Tensors in values ----------------------------------------------------------- */
+/* --- Tensors in values ---------------------------------------------------- */
 
 /* Names of tensors, to their indexes; sealed or not. */
 typedef struct {
@@ -148,7 +148,7 @@ static fsdp_status_t make_whole(catalog_t *cat, const bool *inner,
     return FSDP_OK;
 }
 
-/* --- Optimizers ---------------------------------------------------------------------- */
+/* --- Optimizers ----------------------------------------------------------- */
 
 /* Add a value, whose JSON is freed. */
 static fsdp_status_t add_value(catalog_t *cat, const char *name, json_t *value,

@@ -55,7 +55,7 @@ __attribute__((format(printf, 2, 3))) static fsdp_status_t find(
     return status;
 }
 
-/* --- Datasets -------------------------------------------------------------------- */
+/* --- Datasets ------------------------------------------------------------- */
 
 /* Whether a dataset has the tensor's type, and @a dims as its shape. */
 static bool looks_like(const check_t *check, hid_t dataset, uint8_t dtype,
@@ -86,7 +86,7 @@ static bool looks_like(const check_t *check, hid_t dataset, uint8_t dtype,
     return same;
 }
 
-/* --- Shard files --------------------------------------------------------------- */
+/* --- Shard files ---------------------------------------------------------- */
 
 /* Read a table as it lies in the file and compare it.
  * @return whether it is the same. */
@@ -204,7 +204,7 @@ static fsdp_status_t check_shard(check_t *check, uint32_t file)
     return FSDP_OK;
 }
 
-/* --- The index ------------------------------------------------------------------ */
+/* --- The index ------------------------------------------------------------ */
 
 /* The element of a scalar, from its shard file. */
 static fsdp_status_t read_scalar(const check_t *check,
@@ -334,7 +334,7 @@ static fsdp_status_t check_index(check_t *check)
     return FSDP_OK;
 }
 
-/* --- Both ------------------------------------------------------------------------ */
+/* --- Both ----------------------------------------------------------------- */
 
 /* @param file  A shard file, or CATALOG_NONE for the index. */
 static fsdp_status_t check_file(check_t *check, uint32_t file)

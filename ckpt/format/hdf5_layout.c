@@ -34,7 +34,7 @@ void hdf5_layout_free(hdf5_layout_t *layout)
     *layout = (hdf5_layout_t){0};
 }
 
-/* --- Filters ------------------------------------------------------------------- */
+/* --- Filters -------------------------------------------------------------- */
 
 static fsdp_status_t read_filter(hid_t dcpl, unsigned index,
                                  hdf5_layout_t *layout, const char *where,
@@ -100,7 +100,7 @@ static fsdp_status_t read_filters(hid_t dcpl, hdf5_layout_t *layout,
     return FSDP_OK;
 }
 
-/* --- Chunks -------------------------------------------------------------------- */
+/* --- Chunks --------------------------------------------------------------- */
 
 /* What stands for elements that were never written. */
 static fsdp_status_t read_fill(hid_t dcpl, hid_t type, hdf5_layout_t *layout,
@@ -230,7 +230,7 @@ static fsdp_status_t read_chunks(hdf5_frame_t *frame, hid_t set, hid_t dcpl,
     return find_chunks(frame, set, dcpl, type, layout, where, err);
 }
 
-/* --- Other layouts ---------------------------------------------------------------- */
+/* --- Other layouts -------------------------------------------------------- */
 
 /* In the header: at most 64 KiB. */
 static fsdp_status_t read_compact(hid_t set, hid_t type, hdf5_layout_t *layout,
@@ -396,7 +396,7 @@ fsdp_status_t hdf5_layout_read(hdf5_frame_t *frame, hid_t set, hid_t type,
     return status;
 }
 
-/* --- Pieces ------------------------------------------------------------------------ */
+/* --- Pieces --------------------------------------------------------------- */
 
 /* How a chunk is decoded; 0: it lies there as it is. */
 static unsigned steps_of(const hdf5_layout_t *layout, const hdf5_chunk_t *chunk,

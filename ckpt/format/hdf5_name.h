@@ -4,7 +4,8 @@
  * A tensor's name is cut at its slashes into links.  '%', control characters,
  * "." and "..", and the slash after a prefix that is itself a tensor (a link
  * cannot be dataset and group), and those after HDF5_DEPTH_MAX others, are
- * written as %XX; an empty component is one '%'.  Distinct names give distinct paths.
+ * written as %XX; an empty component is one '%'.  Distinct names give
+ * distinct paths.
  */
 #ifndef FSDP_HDF5_NAME_H
 #define FSDP_HDF5_NAME_H

@@ -54,7 +54,7 @@ static fsdp_status_t bad(const recover_t *recover, uint32_t file,
                           what);
 }
 
-/* --- Tables ------------------------------------------------------------------ */
+/* --- Tables --------------------------------------------------------------- */
 
 /* A one-dimensional dataset of records of @a size bytes, as it lies in the
  * file.
@@ -189,7 +189,7 @@ static fsdp_status_t read_blocks(recover_t *recover, uint32_t number)
     return status;
 }
 
-/* --- The order of tensors ------------------------------------------------------ */
+/* --- The order of tensors ------------------------------------------------- */
 
 /* Find or add a tensor, behind the one that comes before it in a file. */
 static fsdp_status_t see(recover_t *recover, uint32_t file, uint64_t number,
@@ -239,8 +239,10 @@ static fsdp_status_t see(recover_t *recover, uint32_t file, uint64_t number,
         free(name);
         return no_memory(recover);
     }
-    recover->seen[recover->num] = (seen_t){
-        .name = name, .row = row, .dims = dims, .next = recover->seen[before].next};
+    recover->seen[recover->num] = (seen_t){.name = name,
+                                           .row = row,
+                                           .dims = dims,
+                                           .next = recover->seen[before].next};
     recover->seen[before].next = recover->num;
     *index_p = recover->num++;
     return FSDP_OK;
@@ -283,7 +285,7 @@ static fsdp_status_t see_tensors(recover_t *recover, uint32_t file)
     return FSDP_OK;
 }
 
-/* --- The catalog --------------------------------------------------------------- */
+/* --- The catalog ---------------------------------------------------------- */
 
 static fsdp_status_t add_tensors(recover_t *recover, hdf5_unit_f unit,
                                  const void *arg)
@@ -397,7 +399,7 @@ fsdp_status_t hdf5_recover(catalog_t *cat, const bool *skip, hdf5_unit_f unit,
     return status;
 }
 
-/* --- Aliases --------------------------------------------------------------------- */
+/* --- Aliases -------------------------------------------------------------- */
 
 typedef struct {
     const char *path;

@@ -108,7 +108,7 @@ static bool read_data(source_t *source)
                                         H5P_DEFAULT, source->data)) >= 0;
 }
 
-/* --- JSON ---------------------------------------------------------------------- */
+/* --- JSON ----------------------------------------------------------------- */
 
 static json_t *json_of_text(const char *text, size_t size)
 {
@@ -208,7 +208,7 @@ static json_t *json_of(const source_t *source, int d, size_t *index_p)
     return list;
 }
 
-/* --- Values ---------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static fsdp_status_t add(catalog_t *cat, source_t *source, const char *name,
                          fsdp_error_t *err)

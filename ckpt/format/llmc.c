@@ -44,7 +44,7 @@ typedef struct {
     uint64_t total;
 } llmc_t;
 
-/* --- Shapes --------------------------------------------------------------------- */
+/* --- Shapes --------------------------------------------------------------- */
 
 bool llmc_tensors(const llmc_shape_t *shape,
                   llmc_tensor_t tensors[LLMC_NUM_TENSORS], uint64_t *total_p)
@@ -112,7 +112,7 @@ bool llmc_tensors(const llmc_shape_t *shape,
     return true;
 }
 
-/* --- Names of files ---------------------------------------------------------------- */
+/* --- Names of files ------------------------------------------------------- */
 
 /* PREFIX, digits, END; the number, or -1.  @a next is set to what follows the
  * digits if END is NULL. */
@@ -230,7 +230,7 @@ static bool probe(const format_look_t *look)
            get_u32(look->head, 1) < 256;
 }
 
-/* --- Headers ----------------------------------------------------------------------- */
+/* --- Headers -------------------------------------------------------------- */
 
 static fsdp_status_t read_header(const char *path, unsigned char *header,
                                  uint64_t *size_p, fsdp_error_t *err)
@@ -423,7 +423,7 @@ static fsdp_status_t read_state(const llmc_t *llmc, const char *path,
     return measure_state(llmc, state, path, err);
 }
 
-/* --- Into the catalog ----------------------------------------------------------------- */
+/* --- Into the catalog ----------------------------------------------------- */
 
 static fsdp_status_t no_memory(const llmc_t *llmc, fsdp_error_t *err)
 {
@@ -737,7 +737,7 @@ static fsdp_status_t open_model(catalog_t *cat, llmc_t *llmc, fsdp_error_t *err)
     return add_shape(cat, llmc, err);
 }
 
-/* --- Where it is ------------------------------------------------------------------------ */
+/* --- Where it is ---------------------------------------------------------- */
 
 /* The step that a directory is opened at. */
 static fsdp_status_t choose_step(const char *dir, int64_t *step_p,

@@ -100,7 +100,7 @@ static bool probe(const format_look_t *look)
     return is;
 }
 
-/* --- common.pt ---------------------------------------------------------------------- */
+/* --- common.pt ------------------------------------------------------------ */
 
 typedef struct {
     catalog_t *cat;
@@ -199,7 +199,7 @@ err_free:
     return status;
 }
 
-/* --- integrity.json -------------------------------------------------------------------- */
+/* --- integrity.json ------------------------------------------------------- */
 
 /* SHA-256 of a file as hexadecimal text. */
 static fsdp_status_t hash_file(const char *path, char hex[65],
@@ -310,7 +310,7 @@ fsdp_status_t megatron_check(const catalog_t *cat, megatron_find_f find,
     return status;
 }
 
-/* --- The format ---------------------------------------------------------------------------- */
+/* --- The format ----------------------------------------------------------- */
 
 static fsdp_status_t megatron_open(const char *path, catalog_t *cat,
                                    fsdp_error_t *err)

@@ -55,7 +55,7 @@ const safetensors_dtype_t safetensors_dtypes[] = {
     {"U64",         FSDP_DTYPE_U64        },
 };
 
-/* --- Recognising -------------------------------------------------------------- */
+/* --- Recognising ---------------------------------------------------------- */
 
 static int is_member(const struct dirent *entry)
 {
@@ -80,7 +80,7 @@ static bool probe(const format_look_t *look)
             size <= SAFETENSORS_HEADER_MAX && look->head[8] == '{');
 }
 
-/* --- Reading one file ------------------------------------------------------------ */
+/* --- Reading one file ----------------------------------------------------- */
 
 static fsdp_status_t bad(const safetensors_file_t *file, const char *name,
                          const char *what, fsdp_error_t *err)
@@ -303,7 +303,7 @@ err_close:
     return status;
 }
 
-/* --- Into the catalog --------------------------------------------------------------- */
+/* --- Into the catalog ----------------------------------------------------- */
 
 static fsdp_status_t add_entry(catalog_t *cat, const safetensors_file_t *file,
                                uint32_t file_index,
@@ -507,7 +507,7 @@ static fsdp_status_t load_index(const char *path, json_t **index_p,
     return FSDP_OK;
 }
 
-/* --- What our writer keeps beside the tensors ---------------------------------- */
+/* --- What our writer keeps beside the tensors ----------------------------- */
 
 static json_t *names_of(const catalog_t *cat)
 {
@@ -607,7 +607,7 @@ err_free:
     return status;
 }
 
-/* --- Opening ------------------------------------------------------------------------ */
+/* --- Opening -------------------------------------------------------------- */
 
 size_t safetensors_shard(const char *name, unsigned *number_p,
                          unsigned *total_p)
@@ -659,7 +659,8 @@ static fsdp_status_t choose_member(const char *dir, char **name_p,
     }
     for (int i = 0; i < num && chosen < 0; i++) {
         if ((num == 1 && !is_one_of_many(names[i]->d_name)) ||
-            (indexes == 1 && text_ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
+            (indexes == 1 &&
+             text_ends_with(names[i]->d_name, SAFETENSORS_INDEX))) {
             chosen = i;
         }
     }

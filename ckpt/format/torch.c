@@ -67,7 +67,7 @@ bool torch_found_contiguous(const torch_found_t *found)
     return torch_is_contiguous(&tensor);
 }
 
-/* --- Collecting -------------------------------------------------------------------- */
+/* --- Collecting ----------------------------------------------------------- */
 
 torch_item_t *torch_reader_find(const torch_reader_t *reader, const char *name)
 {
@@ -282,7 +282,7 @@ static fsdp_status_t read_member(torch_reader_t *reader, const char *path,
     return status;
 }
 
-/* --- Adding ------------------------------------------------------------------------- */
+/* --- Adding --------------------------------------------------------------- */
 
 static catalog_piece_t piece_of(const torch_found_t *found, uint64_t tensor)
 {
@@ -629,7 +629,7 @@ static fsdp_status_t add_all(torch_reader_t *reader)
     return FSDP_OK;
 }
 
-/* --- Opening ---------------------------------------------------------------------------- */
+/* --- Opening -------------------------------------------------------------- */
 
 static void reader_free(torch_reader_t *reader)
 {

@@ -12,7 +12,7 @@
 #include "ckpt/torch_object.h"
 #include "lib/util/map.h"
 
-/* --- Which files there are ------------------------------------------------------ */
+/* --- Which files there are ------------------------------------------------ */
 
 typedef struct {
     char *name;   /* of the file */
@@ -43,7 +43,7 @@ bool torch_dir_probe(const char *path);
 
 void torch_dir_free(torch_dir_t *dir);
 
-/* --- What is in them ------------------------------------------------------------- */
+/* --- What is in them ------------------------------------------------------ */
 
 typedef enum { TORCH_TENSOR, TORCH_SHARD, TORCH_VALUE } torch_kind_t;
 
@@ -105,7 +105,7 @@ fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
 
 bool torch_found_contiguous(const torch_found_t *found);
 
-/* --- Writing ----------------------------------------------------------------------- */
+/* --- Writing -------------------------------------------------------------- */
 
 /* A file of torch.save, as format.h says.  Its archive holds the tensors'
  * checksums in two places: torch_finish() writes all but the data again. */
@@ -115,7 +115,7 @@ fsdp_status_t torch_create(catalog_t *cat, uint32_t file,
 fsdp_status_t torch_finish(const catalog_t *cat, const char *dir,
                            fsdp_error_t *err);
 
-/* --- FSDP1's LOCAL_STATE_DICT ------------------------------------------------------- */
+/* --- FSDP1's LOCAL_STATE_DICT --------------------------------------------- */
 
 /* The name of a flat parameter? */
 bool torch_is_flat(const torch_item_t *item);

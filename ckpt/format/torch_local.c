@@ -83,7 +83,7 @@ bool torch_is_flat(const torch_item_t *item)
            strcmp((last != NULL) ? last + 1 : item->name, FLAT_NAME) == 0;
 }
 
-/* --- The recipe -------------------------------------------------------------------- */
+/* --- The recipe ----------------------------------------------------------- */
 
 static fsdp_status_t read_recipe(local_t *local)
 {
@@ -307,7 +307,7 @@ static fsdp_status_t read_flats(local_t *local)
     return FSDP_OK;
 }
 
-/* --- Pieces ------------------------------------------------------------------------- */
+/* --- Pieces --------------------------------------------------------------- */
 
 /* The elements that a rank's stretch [start, start + count) has of a
  * parameter: *from_p of the stretch, *first_p of the parameter.
@@ -450,7 +450,7 @@ static fsdp_status_t add_model(local_t *local)
     return FSDP_OK;
 }
 
-/* --- The optimizer ------------------------------------------------------------------- */
+/* --- The optimizer -------------------------------------------------------- */
 
 /* "PREFIXstate.NUMBER.NAME": the number and the name; else false. */
 static bool is_state(const char *name, size_t *prefix_p, uint32_t *number_p,
@@ -705,7 +705,7 @@ static fsdp_status_t match_states(local_t *local)
     return FSDP_OK;
 }
 
-/* --- Its tensors ------------------------------------------------------------------------ */
+/* --- Its tensors ---------------------------------------------------------- */
 
 /* The part of one parameter: of each rank's stretch, or, with
  * use_orig_params, all that the rank has. */

@@ -20,7 +20,7 @@ static fsdp_status_t no_memory(const torch_out_t *out, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", out->path);
 }
 
-/* --- The pickle ------------------------------------------------------------------ */
+/* --- The pickle ----------------------------------------------------------- */
 
 /* The number of a tensor's storage, which is given at the first mention. */
 static bool get_storage(torch_out_t *out, uint64_t tensor, uint64_t *number_p)
@@ -182,7 +182,7 @@ fsdp_status_t torch_out_node(torch_out_t *out, const nest_t *nest,
                             err);
 }
 
-/* --- The archive ------------------------------------------------------------------- */
+/* --- The archive ---------------------------------------------------------- */
 
 /* Write what is new, or only count it; @a pass bytes of data follow. */
 static fsdp_status_t flush(torch_out_t *out, uint64_t pass, fsdp_error_t *err)
@@ -312,7 +312,7 @@ fsdp_status_t torch_out_finish(const catalog_t *cat, uint32_t file,
     return status;
 }
 
-/* --- The whole checkpoint in one file ------------------------------------------------- */
+/* --- The whole checkpoint in one file ------------------------------------- */
 
 static fsdp_status_t fill_whole(torch_out_t *out, void *arg, fsdp_error_t *err)
 {

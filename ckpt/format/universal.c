@@ -47,7 +47,7 @@ static fsdp_status_t no_memory(const universal_t *universal, fsdp_error_t *err)
                           universal->zero.cat->path);
 }
 
-/* --- Recognising ---------------------------------------------------------------------- */
+/* --- Recognising ---------------------------------------------------------- */
 
 static bool is_there(const char *dir, const char *name, bool is_dir)
 {
@@ -112,7 +112,7 @@ static bool probe(const format_look_t *look)
     return is;
 }
 
-/* --- States of a parameter --------------------------------------------------------------- */
+/* --- States of a parameter ------------------------------------------------ */
 
 /* A tensor that has another shape in the file: flat. */
 static fsdp_status_t add_flat(universal_t *universal, zero_file_t *file,
@@ -262,7 +262,7 @@ static fsdp_status_t add_state(universal_t *universal, const char *param_name,
     return status;
 }
 
-/* --- Parameters ------------------------------------------------------------------------------ */
+/* --- Parameters ----------------------------------------------------------- */
 
 static int is_state(const struct dirent *entry)
 {
@@ -407,7 +407,7 @@ static fsdp_status_t add_params(universal_t *universal, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Beside them ----------------------------------------------------------------------------- */
+/* --- Beside them ---------------------------------------------------------- */
 
 static fsdp_status_t add_optimizer(universal_t *universal, fsdp_error_t *err)
 {

@@ -45,7 +45,7 @@ static bool is_own(const char *name)
     return is;
 }
 
-/* --- Files ------------------------------------------------------------------------ */
+/* --- Files ---------------------------------------------------------------- */
 
 /* May a name be that of a directory below zero/? */
 static bool is_safe(const char *name)
@@ -190,7 +190,7 @@ fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
     return status;
 }
 
-/* --- What is in them ----------------------------------------------------------------- */
+/* --- What is in them ------------------------------------------------------ */
 
 /* Members whose names begin so, under the rest of them. */
 static fsdp_status_t write_members(torch_out_t *out, const nest_t *nest,
@@ -389,7 +389,7 @@ fsdp_status_t universal_create(catalog_t *cat, uint32_t file,
     return torch_out_create(cat, file, pieces, num, path, fill, &file, err);
 }
 
-/* --- Finishing ----------------------------------------------------------------------- */
+/* --- Finishing ------------------------------------------------------------ */
 
 /* Make the names of a file durable, up to the checkpoint. */
 static fsdp_status_t sync_dirs(const catalog_t *cat, uint32_t file,

@@ -14,7 +14,7 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
-/* --- Names of files ------------------------------------------------------------------ */
+/* --- Names of files ------------------------------------------------------- */
 
 /* What a directory holds of DeepSpeed. */
 typedef struct {
@@ -192,7 +192,7 @@ static bool probe(const format_look_t *look)
     return is;
 }
 
-/* --- Parameters ----------------------------------------------------------------------- */
+/* --- Parameters ----------------------------------------------------------- */
 
 static fsdp_status_t no_memory(const zero_t *zero, fsdp_error_t *err)
 {
@@ -277,7 +277,7 @@ fsdp_status_t zero_read_params(zero_t *zero, const zero_file_t *model,
     return FSDP_OK;
 }
 
-/* --- The optimizer's files -------------------------------------------------------------- */
+/* --- The optimizer's files ------------------------------------------------ */
 
 /* partition_count: a number, or one a group. */
 static bool count_is(const pickle_t *pickle, pickle_ref_t ref,
@@ -332,7 +332,7 @@ fsdp_status_t zero_open_optim(zero_t *zero, uint32_t rank, zero_file_t *file,
     return status;
 }
 
-/* --- Kinds -------------------------------------------------------------------------------- */
+/* --- Kinds ---------------------------------------------------------------- */
 
 static fsdp_status_t add_kind(zero_t *zero, const char *name,
                               fsdp_dtype_t dtype, bool scalar,
@@ -476,7 +476,7 @@ fsdp_status_t zero_add_piece(zero_t *zero, const zero_file_t *file,
     return catalog_add_piece(zero->cat, &piece, err);
 }
 
-/* --- All of it ----------------------------------------------------------------------------- */
+/* --- All of it ------------------------------------------------------------ */
 
 fsdp_status_t zero_add_optim_values(zero_file_t *file, fsdp_error_t *err)
 {

@@ -94,7 +94,7 @@ pickle_ref_t zero_file_get(const zero_file_t *file, pickle_ref_t ref,
     return pickle_get(file->file.pickle, ref, key);
 }
 
-/* --- Tensors ----------------------------------------------------------------------- */
+/* --- Tensors -------------------------------------------------------------- */
 
 /* A tensor and the storage that it is a view of. */
 static fsdp_status_t find_tensor(const zero_file_t *file, pickle_ref_t ref,
@@ -252,7 +252,7 @@ fsdp_status_t zero_file_add(zero_file_t *file, const char *name,
                                                      : no_memory(file, err);
 }
 
-/* --- Values ------------------------------------------------------------------------ */
+/* --- Values --------------------------------------------------------------- */
 
 static fsdp_status_t found_tensor(const char *name, pickle_ref_t ref, void *arg,
                                   fsdp_error_t *err)
@@ -281,7 +281,7 @@ fsdp_status_t zero_file_add_value(zero_file_t *file, const char *name,
     return status;
 }
 
-/* --- Model states -------------------------------------------------------------------- */
+/* --- Model states --------------------------------------------------------- */
 
 /* Of the weights and their layout: read, not kept as values. */
 static bool is_layout(const char *key)
@@ -343,7 +343,8 @@ fsdp_status_t zero_file_add_client(zero_file_t *file, fsdp_error_t *err)
         if (key == NULL || is_layout(key)) {
             continue;
         }
-        name = zero_file_is_own(key) ? strdup(key) : io_path("client_state.%s", key);
+        name = zero_file_is_own(key) ? strdup(key)
+                                     : io_path("client_state.%s", key);
         if (name == NULL) {
             return no_memory(file, err);
         }

@@ -34,7 +34,7 @@ typedef struct {
     group_t *groups;
 } stage_t;
 
-/* --- Order ------------------------------------------------------------------------- */
+/* --- Order ---------------------------------------------------------------- */
 
 static void lay_out(zero_t *zero, const group_t *group)
 {
@@ -84,7 +84,7 @@ static bool is_round_robin(const zero_file_t *file)
            on != 0;
 }
 
-/* --- Groups ------------------------------------------------------------------------ */
+/* --- Groups --------------------------------------------------------------- */
 
 static fsdp_status_t make_groups(stage_t *stage, fsdp_error_t *err)
 {
@@ -128,7 +128,7 @@ static void free_groups(stage_t *stage)
     free(stage->groups);
 }
 
-/* --- Padding ----------------------------------------------------------------------- */
+/* --- Padding -------------------------------------------------------------- */
 
 static pickle_ref_t optim_dict(const zero_file_t *file)
 {
@@ -294,7 +294,7 @@ static fsdp_status_t check_mapping(const stage_t *stage, uint32_t g,
     return FSDP_OK;
 }
 
-/* --- Pieces ------------------------------------------------------------------------ */
+/* --- Pieces --------------------------------------------------------------- */
 
 static fsdp_status_t add_pieces(const stage_t *stage, uint32_t g, uint32_t rank,
                                 const zero_file_t *file,
@@ -353,7 +353,7 @@ static pickle_ref_t state_of(const zero_file_t *file, uint32_t group)
     return 0;
 }
 
-/* --- The proof of an order --------------------------------------------------------- */
+/* --- The proof of an order ------------------------------------------------ */
 
 /* Where the flat arrays of a group's master weights are: all ranks' parts. */
 typedef struct {
@@ -530,7 +530,7 @@ err_free:
     return status;
 }
 
-/* --- All ranks --------------------------------------------------------------------- */
+/* --- All ranks ------------------------------------------------------------ */
 
 static fsdp_status_t add_rank_group(const stage_t *stage, uint32_t g,
                                     uint32_t rank, const zero_file_t *file,

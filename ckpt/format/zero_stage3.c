@@ -46,7 +46,7 @@ static void clip(const zero_t *zero, uint64_t numel, uint32_t rank,
     *count_p = (numel - *first_p < share) ? numel - *first_p : share;
 }
 
-/* --- The optimizer ------------------------------------------------------------------ */
+/* --- The optimizer -------------------------------------------------------- */
 
 static pickle_ref_t state_of(const zero_file_t *file, pickle_ref_t optim,
                              uint64_t sub_group)
@@ -197,7 +197,7 @@ static fsdp_status_t add_flats(const stage_t *stage, const zero_file_t *file,
     return FSDP_OK;
 }
 
-/* --- Weights ------------------------------------------------------------------------- */
+/* --- Weights -------------------------------------------------------------- */
 
 static fsdp_status_t no_memory(const stage_t *stage, fsdp_error_t *err)
 {

@@ -21,7 +21,7 @@
 /* Chunks overlap: one goes between nodes while the last is passed on. */
 #define BY_NODE_CHUNK (1u << 20)
 
-/* --- Straight ------------------------------------------------------------------ */
+/* --- Straight ------------------------------------------------------------- */
 
 /* Rank index ± 1, ± 2 …: at each time every rank sends to another one. */
 static void fill_messages(comm_t *comm, const comm_group_t *group, char *all,
@@ -52,7 +52,7 @@ static fsdp_status_t gather_straight(comm_t *comm, const comm_group_t *group,
     return comm_exchange_wait(comm, slot, err);
 }
 
-/* --- By node --------------------------------------------------------------------- */
+/* --- By node -------------------------------------------------------------- */
 
 /* The group as a grid: its members on node n are grid[n * locals + l]. */
 typedef struct {
@@ -227,7 +227,7 @@ static bool find_slots(const comm_t *comm, unsigned *link_p, unsigned *node_p)
     return found == 2;
 }
 
-/* --- Collectives ------------------------------------------------------------------- */
+/* --- Collectives ---------------------------------------------------------- */
 
 fsdp_status_t comm_all_gather(comm_t *comm, const comm_group_t *group,
                               comm_class_t class, void *all, size_t bytes,

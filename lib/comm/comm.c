@@ -60,7 +60,7 @@ static struct timespec deadline_in(double seconds)
     return until;
 }
 
-/* --- Errors ------------------------------------------------------------------- */
+/* --- Errors --------------------------------------------------------------- */
 
 fsdp_status_t comm_broken(comm_t *comm, fsdp_error_t *err)
 {
@@ -97,7 +97,7 @@ fsdp_status_t comm_break(comm_t *comm, const fsdp_error_t *error,
     return comm_broken(comm, err);
 }
 
-/* --- Waits under watch ----------------------------------------------------------- */
+/* --- Waits under watch ---------------------------------------------------- */
 
 typedef struct {
     double start;
@@ -193,7 +193,7 @@ static fsdp_status_t explain(const comm_t *comm, const comm_stall_t *stall,
     return explain_plainly(comm, stall, err);
 }
 
-/* --- The worker --------------------------------------------------------------------- */
+/* --- The worker ----------------------------------------------------------- */
 
 static void count_step(comm_t *comm)
 {
@@ -315,7 +315,7 @@ static int start_worker(comm_t *comm)
     return rc;
 }
 
-/* --- Waits of callers ------------------------------------------------------------------ */
+/* --- Waits of callers ----------------------------------------------------- */
 
 /* The worker hangs: say in what.  Under the lock, which is let go meanwhile. */
 static void give_up_locked(comm_t *comm, const guard_t *guard)
@@ -387,7 +387,7 @@ bool comm_done(comm_t *comm, comm_ticket_t ticket)
            ticket;
 }
 
-/* --- Submission ------------------------------------------------------------------------- */
+/* --- Submission ----------------------------------------------------------- */
 
 static fsdp_status_t submit_inlined(comm_t *comm, const comm_item_t *item,
                                     comm_ticket_t *ticket_p, fsdp_error_t *err)
@@ -439,7 +439,7 @@ fsdp_status_t comm_run(comm_t *comm, comm_job_f job, void *arg,
     return comm_wait(comm, ticket, err);
 }
 
-/* --- Life ------------------------------------------------------------------------------- */
+/* --- Life ----------------------------------------------------------------- */
 
 static fsdp_status_t init_locks(comm_t *comm, fsdp_error_t *err)
 {
@@ -599,7 +599,7 @@ bool comm_destroy(comm_t *comm)
     return joined;
 }
 
-/* --- What is known about it ---------------------------------------------------------------- */
+/* --- What is known about it ----------------------------------------------- */
 
 uint32_t comm_rank(const comm_t *comm)
 {
@@ -649,7 +649,7 @@ void comm_get_counters(comm_t *comm, comm_counters_t *counters_p)
     counters_p->waited_seconds = (double)comm->waited_ns * 1e-9;
 }
 
-/* --- Memory ------------------------------------------------------------------------------ */
+/* --- Memory --------------------------------------------------------------- */
 
 fsdp_status_t comm_alloc(comm_t *comm, size_t bytes, void **data_p,
                          fsdp_error_t *err)
@@ -664,7 +664,7 @@ void comm_free(comm_t *comm, void *data, size_t bytes)
     }
 }
 
-/* --- Exchanges --------------------------------------------------------------------------- */
+/* --- Exchanges ------------------------------------------------------------ */
 
 fsdp_status_t comm_free_slot(const comm_t *comm, unsigned *slot_p,
                              fsdp_error_t *err)

@@ -19,7 +19,7 @@
 
 #include "fsdp_status.h"
 
-/* --- Backend ------------------------------------------------------------------ */
+/* --- Backend -------------------------------------------------------------- */
 
 #define COMM_OPS_VERSION 1
 #define COMM_OPS_SYMBOL  "fsdp_comm_module" /* struct comm_ops in a module */
@@ -75,7 +75,7 @@ extern const struct comm_ops comm_self_ops;
 fsdp_status_t comm_module_load(const char *name, const struct comm_ops **ops_p,
                                fsdp_error_t *err);
 
-/* --- Communicator --------------------------------------------------------------- */
+/* --- Communicator --------------------------------------------------------- */
 
 typedef struct comm comm_t;
 
@@ -225,7 +225,7 @@ bool comm_done(comm_t *comm, comm_ticket_t ticket);
 /* A snapshot; call it when the worker is idle for exact values. */
 void comm_get_counters(comm_t *comm, comm_counters_t *counters_p);
 
-/* --- For jobs, on the worker only ------------------------------------------------- */
+/* --- For jobs, on the worker only ----------------------------------------- */
 
 /* Start an exchange in @a slot, which must be free. */
 fsdp_status_t comm_exchange_start(comm_t *comm, unsigned slot,

@@ -57,7 +57,7 @@ static fsdp_status_t mpi_error(fsdp_error_t *err, int rc, const char *call)
                           (int)__builtin_strcspn(call, "("), call, text);
 }
 
-/* --- Life ----------------------------------------------------------------------- */
+/* --- Life ----------------------------------------------------------------- */
 
 /* Where the program has initialised MPI itself, it must allow for our thread. */
 static fsdp_status_t check_threads(fsdp_error_t *err)
@@ -199,7 +199,7 @@ static void comm_mpi_close(void *ctx)
     free(mpi);
 }
 
-/* --- Memory ---------------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 static fsdp_status_t comm_mpi_alloc(void *ctx, size_t bytes, void **data_p,
                                     fsdp_error_t *err)
@@ -214,7 +214,7 @@ static void comm_mpi_free(void *ctx, void *data, size_t bytes)
     pages_free(data, bytes);
 }
 
-/* --- Exchanges ------------------------------------------------------------------- */
+/* --- Exchanges ------------------------------------------------------------ */
 
 static size_t count_pieces(const comm_message_t *messages, size_t num)
 {

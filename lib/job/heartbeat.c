@@ -58,7 +58,7 @@ static double clock_seconds(clockid_t clock)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* --- Writing ------------------------------------------------------------------------ */
+/* --- Writing -------------------------------------------------------------- */
 
 /* One word: what separates words becomes '_'. */
 static void set_word(char word[HEARTBEAT_WORD_MAX], const char *text)
@@ -117,7 +117,7 @@ static void write_record(const heartbeat_t *beat, const char *record)
     }
 }
 
-/* --- Reading --------------------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 static bool parse_record(const char *record, heartbeat_seen_t *seen)
 {
@@ -183,7 +183,7 @@ static heartbeat_state_t judge(const heartbeat_seen_t *before,
                : HEARTBEAT_ALIVE;
 }
 
-/* --- The thread -------------------------------------------------------------------------- */
+/* --- The thread ----------------------------------------------------------- */
 
 /* Under the lock, which is let go meanwhile. */
 static void do_beat(heartbeat_t *beat)
@@ -275,7 +275,7 @@ static void *beat_main(void *arg)
     return NULL;
 }
 
-/* --- Requests ------------------------------------------------------------------------------ */
+/* --- Requests ------------------------------------------------------------- */
 
 void heartbeat_set_comm(heartbeat_t *beat, comm_t *comm)
 {
@@ -335,7 +335,7 @@ bool heartbeat_judge(heartbeat_t *beat, heartbeat_seen_t *seen, uint32_t world)
     return answered;
 }
 
-/* --- Life ---------------------------------------------------------------------------- */
+/* --- Life ----------------------------------------------------------------- */
 
 static fsdp_status_t start_thread(heartbeat_t *beat, fsdp_error_t *err)
 {

@@ -65,7 +65,7 @@ void heartbeat_set_phase(heartbeat_t *beat, const char *phase, int64_t step);
 /* The last beat: this rank ends with an error. */
 void heartbeat_give_up(heartbeat_t *beat);
 
-/* --- The others ------------------------------------------------------------------ */
+/* --- The others ----------------------------------------------------------- */
 
 /* Have the files of all ranks read, to be compared with.  Does not wait. */
 void heartbeat_look(heartbeat_t *beat);

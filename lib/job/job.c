@@ -44,7 +44,7 @@ struct fsdp_job {
     double looked; /* when job_check_wait() looked for peers; 0: never */
 };
 
-/* --- Agreement -------------------------------------------------------------------- */
+/* --- Agreement ------------------------------------------------------------ */
 
 /* The first failed rank tells the others why. */
 static fsdp_status_t spread_error(comm_t *comm, agree_t *agree,
@@ -119,7 +119,7 @@ fsdp_status_t fsdp_job_agree(fsdp_job_t *job, fsdp_status_t status,
     return agree->error.status;
 }
 
-/* --- Opening ----------------------------------------------------------------------- */
+/* --- Opening -------------------------------------------------------------- */
 
 static bool is_alarmed(void *arg)
 {
@@ -377,7 +377,7 @@ void fsdp_job_close(fsdp_job_t *job)
     errno = saved_errno;
 }
 
-/* --- Use --------------------------------------------------------------------------- */
+/* --- Use ------------------------------------------------------------------ */
 
 double job_deadline(const fsdp_job_t *job)
 {

@@ -44,7 +44,7 @@ static const char *env_text(const char *name)
     return is_set(name) ? getenv(name) : "";
 }
 
-/* --- PMIx ----------------------------------------------------------------------- */
+/* --- PMIx ----------------------------------------------------------------- */
 
 static bool has_server(void)
 {
@@ -75,7 +75,7 @@ static bool is_server_of_step(void)
     return has_server() && strcmp(env_text("PMIX_NAMESPACE"), space) == 0;
 }
 
-/* --- Name of the run ------------------------------------------------------------- */
+/* --- Name of the run ------------------------------------------------------ */
 
 /* Names of files are made of it. */
 static void clean_id(char *id)
@@ -116,7 +116,7 @@ static void set_id(launch_t *launch)
     clean_id(id);
 }
 
-/* --- Kinds of launch --------------------------------------------------------------- */
+/* --- Kinds of launch ------------------------------------------------------ */
 
 static fsdp_status_t refuse(fsdp_error_t *err, const char *what, uint32_t size)
 {

@@ -11,7 +11,7 @@
 #include "lib/job/hostlist.h"
 #include "lib/util/check.h"
 
-/* --- Tables ----------------------------------------------------------------------- */
+/* --- Tables --------------------------------------------------------------- */
 
 static fsdp_status_t no_memory(uint32_t world, fsdp_error_t *err)
 {
@@ -73,7 +73,7 @@ void peers_free(peers_t *peers)
     *peers = (peers_t){0};
 }
 
-/* --- Without PMIx ------------------------------------------------------------------ */
+/* --- Without PMIx --------------------------------------------------------- */
 
 static fsdp_status_t gather_hosts(comm_t *comm, void *arg, fsdp_error_t *err)
 {
@@ -115,7 +115,7 @@ fsdp_status_t peers_gather(comm_t *comm, peers_t *peers_p, fsdp_error_t *err)
     return status;
 }
 
-/* --- From Slurm's environment -------------------------------------------------------- */
+/* --- From Slurm's environment --------------------------------------------- */
 
 typedef struct {
     char **names;
@@ -161,7 +161,7 @@ out:
     return status;
 }
 
-/* --- Text ----------------------------------------------------------------------------- */
+/* --- Text ----------------------------------------------------------------- */
 
 static bool same_node(const peers_t *peers, uint32_t a, uint32_t b)
 {

@@ -49,7 +49,7 @@ static fsdp_status_t pmix_error(fsdp_error_t *err, pmix_status_t rc,
         (int)strcspn(call, "("), call, PMIx_Error_string(rc));
 }
 
-/* --- Values ------------------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 /* A text that @a rank gave or the server knows; "" if there is none. */
 static fsdp_status_t get_text(const pmix_proc_t *self, uint32_t rank,
@@ -109,7 +109,7 @@ static bool get_number(const pmix_proc_t *proc, const char *key,
     return known;
 }
 
-/* --- The rendezvous -------------------------------------------------------------------- */
+/* --- The rendezvous ------------------------------------------------------- */
 
 typedef struct {
     pmix_proc_t self;
@@ -265,7 +265,7 @@ out:
     return status;
 }
 
-/* --- Nodes of those who are not there --------------------------------------------------- */
+/* --- Nodes of those who are not there ------------------------------------- */
 
 /* Shared by who asks and the thread that answers; the last one frees it. */
 typedef struct {

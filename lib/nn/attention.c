@@ -80,7 +80,7 @@ static work_t work_of_thread(const attention_shape_t *shape, const head_t *h,
     return w;
 }
 
-/* --- Tiles ----------------------------------------------------------------- */
+/* --- Tiles ---------------------------------------------------------------- */
 
 #define TILE_EACH(_do) _do(0) _do(1) _do(2) _do(3) _do(4) _do(5) _do(6) _do(7)
 
@@ -178,7 +178,7 @@ NN_CLONES static void product(reach_t reach, size_t rows, size_t cols,
     }
 }
 
-/* --- Packing ---------------------------------------------------------------- */
+/* --- Packing -------------------------------------------------------------- */
 
 NN_INLINE void pack(const head_t *h, fsdp_precision_t type, const void *from,
                     size_t ld, float scale, float *to)
@@ -224,7 +224,7 @@ NN_INLINE void unpack(const head_t *h, fsdp_precision_t type, size_t rows,
     }
 }
 
-/* --- Forward ------------------------------------------------------------------ */
+/* --- Forward -------------------------------------------------------------- */
 
 /* Columns of a row that are looked at: in a block on the diagonal up to it, by
  * whole vectors. */
@@ -397,7 +397,7 @@ void attention(const attention_shape_t *shape, uint32_t threads,
     }
 }
 
-/* --- Backward ------------------------------------------------------------------- */
+/* --- Backward ------------------------------------------------------------- */
 
 /* delta = the sum over a row of dout · out. */
 NN_INLINE void row_products(const head_t *h, fsdp_precision_t type,

@@ -47,7 +47,7 @@ static bool ends_with(const char *name, const char *end)
            strcasecmp(name + length - end_length, end) == 0;
 }
 
-/* --- Opening ------------------------------------------------------------------ */
+/* --- Opening -------------------------------------------------------------- */
 
 static fsdp_status_t map_file(part_file_t *file, fsdp_error_t *err)
 {
@@ -232,7 +232,7 @@ void data_close(data_t *data)
     free(data);
 }
 
-/* --- Tokens -------------------------------------------------------------------- */
+/* --- Tokens --------------------------------------------------------------- */
 
 static int32_t token_of(const data_t *data, const part_file_t *file, uint64_t i)
 {

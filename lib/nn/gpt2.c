@@ -14,7 +14,7 @@
  * needs products of its own. */
 #define PROMPT_STEP 32
 
-/* --- Parameters --------------------------------------------------------- */
+/* --- Parameters ----------------------------------------------------------- */
 
 /* Lengths that depend on the configuration. */
 typedef enum { NO_DIM, WIDTH, WIDTH_3, INNER } dim_t;
@@ -110,7 +110,7 @@ static fsdp_status_t add_root(gpt2_t *m, fsdp_error_t *err)
     return fsdp_param_tie(m->wte, "lm_head.weight", err);
 }
 
-/* --- Memory ---------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 /* Hands out an arena from its beginning; without one it only counts. */
 typedef struct {
@@ -247,7 +247,7 @@ static fsdp_status_t allocate(gpt2_t *m, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Create ------------------------------------------------------------------ */
+/* --- Create --------------------------------------------------------------- */
 
 static void set_size(gpt2_t *m, size_t batch, size_t seq)
 {
@@ -363,7 +363,7 @@ void gpt2_destroy(gpt2_t *m)
     free(m);
 }
 
-/* --- A micro-batch ------------------------------------------------------------- */
+/* --- A micro-batch -------------------------------------------------------- */
 
 static fsdp_status_t set_tokens(gpt2_t *m, const int32_t *tokens, size_t batch,
                                 size_t seq, fsdp_error_t *err)

@@ -59,7 +59,7 @@ fsdp_status_t gpt2_config_check(const gpt2_config_t *c, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Reading --------------------------------------------------------------- */
+/* --- Reading -------------------------------------------------------------- */
 
 /* The first of two keys that is there and not null; NULL: neither. */
 static json_t *find(const json_t *root, const char *key, const char *other)
@@ -230,7 +230,7 @@ fsdp_status_t gpt2_config_read(const char *path, gpt2_config_t *config_p,
     return status;
 }
 
-/* --- Writing ----------------------------------------------------------------- */
+/* --- Writing -------------------------------------------------------------- */
 
 /* The shortest decimal number that is this float again. */
 static json_t *number(float value)

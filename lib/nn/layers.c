@@ -43,7 +43,7 @@ size_t layer_partials(size_t rows, size_t width)
     return (rows + LAYER_ROWS - 1) / LAYER_ROWS * width;
 }
 
-/* --- Column sums -------------------------------------------------------- */
+/* --- Column sums ---------------------------------------------------------- */
 
 /* dst[i] = sum over blocks of partials[block * ld + i], in order. */
 NN_CLONES static void sum_partials(void *dst, fsdp_precision_t type,
@@ -72,7 +72,7 @@ static void join_partials(uint32_t threads, void *dst, fsdp_precision_t type,
     }
 }
 
-/* --- Conversion ---------------------------------------------------------- */
+/* --- Conversion ----------------------------------------------------------- */
 
 NN_CLONES static void convert(void *dst, fsdp_precision_t to, const void *src,
                               fsdp_precision_t from, size_t num)
@@ -94,7 +94,7 @@ void layer_convert(uint32_t threads, void *dst, fsdp_precision_t to,
     }
 }
 
-/* --- GELU ---------------------------------------------------------------- */
+/* --- GELU ----------------------------------------------------------------- */
 
 #define GELU_A 0.7978845608f /* sqrt(2 / pi) */
 #define GELU_B 0.044715f
@@ -263,7 +263,7 @@ void layer_bias_back(uint32_t threads, const void *in, fsdp_precision_t type,
     join_partials(threads, dbias, dbias_type, partials, rows, width, width);
 }
 
-/* --- Layer norm ------------------------------------------------------------ */
+/* --- Layer norm ----------------------------------------------------------- */
 
 NN_INLINE void norm_moments(const float *x, size_t width, float eps,
                             float *mean_p, float *rstd_p)
@@ -423,7 +423,7 @@ void layer_norm_back(uint32_t threads, const layer_norm_t *norm, const float *x,
                   width);
 }
 
-/* --- Embeddings -------------------------------------------------------------- */
+/* --- Embeddings ----------------------------------------------------------- */
 
 NN_CLONES static void embed_row(float *x, const void *wte, const void *wpe,
                                 fsdp_precision_t type, size_t token,

@@ -29,7 +29,7 @@ void fsdp_get_counters(const fsdp_t *fsdp, fsdp_counters_t *counters_p)
     };
 }
 
-/* --- The formulas -------------------------------------------------------- */
+/* --- The formulas --------------------------------------------------------- */
 
 /* How often a unit is gathered in a training round: once if it is kept, else
  * each time it begins; once forward and once backward until a round has shown

@@ -28,7 +28,7 @@ static fsdp_status_t no_memory(const char *what, fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for %s", what);
 }
 
-/* --- Create -------------------------------------------------------------- */
+/* --- Create --------------------------------------------------------------- */
 
 static bool fraction(double x)
 {
@@ -140,7 +140,7 @@ err_fsdp:
     return status;
 }
 
-/* --- Destroy ------------------------------------------------------------- */
+/* --- Destroy -------------------------------------------------------------- */
 
 static void free_param(fsdp_param_t *param)
 {
@@ -193,7 +193,7 @@ void fsdp_destroy(fsdp_t *fsdp)
     free(fsdp);
 }
 
-/* --- Units and parameters ------------------------------------------------ */
+/* --- Units and parameters ------------------------------------------------- */
 
 /* Room for one more pointer in an array that grows by doubling. */
 static fsdp_status_t grow(void *array_p, uint32_t num, fsdp_error_t *err)
@@ -388,7 +388,7 @@ fsdp_status_t fsdp_param_tie(fsdp_param_t *owner, const char *alias,
     return FSDP_OK;
 }
 
-/* --- Where things lie ---------------------------------------------------- */
+/* --- Where things lie ----------------------------------------------------- */
 
 uint64_t param_in_shard(const fsdp_param_t *param, uint32_t shard,
                         uint64_t *first_p, uint64_t *at_p)

@@ -15,7 +15,7 @@
 
 #include "lib/util/check.h"
 
-/* --- Memory -------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 static keep_t unit_keep(const fsdp_unit_t *unit)
 {
@@ -117,7 +117,7 @@ void gather_place_masters(fsdp_t *fsdp)
     }
 }
 
-/* --- The worker's part --------------------------------------------------- */
+/* --- The worker's part ---------------------------------------------------- */
 
 static void fill_own_place(const fsdp_unit_t *unit, const region_t *region,
                            void *whole)
@@ -156,7 +156,7 @@ static fsdp_status_t gather_job(comm_t *comm, void *arg, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Issue --------------------------------------------------------------- */
+/* --- Issue ---------------------------------------------------------------- */
 
 static param_slot_t *find_slot(fsdp_unit_t *unit)
 {

@@ -36,7 +36,7 @@ typedef struct {
     uint64_t bytes;
 } load_t;
 
-/* --- Lookup -------------------------------------------------------------- */
+/* --- Lookup --------------------------------------------------------------- */
 
 static bool find(const fsdp_ckpt_t *ckpt, const char *kind, const char *slash,
                  const char *name, uint64_t *tensor_p)
@@ -185,7 +185,7 @@ static fsdp_status_t open_and_find(load_t *load, const char *path,
     return want_all(load, info.path, err);
 }
 
-/* --- Read ---------------------------------------------------------------- */
+/* --- Read ----------------------------------------------------------------- */
 
 /* All that is fp32 already, at once, to where it belongs. */
 static fsdp_status_t read_plain(load_t *load, fsdp_error_t *err)
@@ -292,7 +292,7 @@ static fsdp_status_t read_all(load_t *load, fsdp_error_t *err)
     return status;
 }
 
-/* --- The rest ------------------------------------------------------------ */
+/* --- The rest ------------------------------------------------------------- */
 
 /* What the program kept, as a new string; NULL if there is nothing. */
 static char *user_part(const char *meta_json)

@@ -12,7 +12,7 @@
 
 #define CLIP_EPS 1e-6
 
-/* --- Clip ---------------------------------------------------------------- */
+/* --- Clip ----------------------------------------------------------------- */
 
 static void divide_span(void *arg, uint32_t item, uint32_t thread)
 {
@@ -91,7 +91,7 @@ fsdp_status_t fsdp_clip(fsdp_t *fsdp, double max_norm, double *norm_p,
     return FSDP_OK;
 }
 
-/* --- AdamW --------------------------------------------------------------- */
+/* --- AdamW ---------------------------------------------------------------- */
 
 typedef struct {
     const fsdp_t *fsdp;

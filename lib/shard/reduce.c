@@ -34,7 +34,7 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* --- Plan ---------------------------------------------------------------- */
+/* --- Plan ----------------------------------------------------------------- */
 
 /* Inputs that a member of the stage's group has in a round. */
 static uint32_t member_inputs(const fsdp_t *fsdp, const stage_t *stage,
@@ -275,7 +275,7 @@ void reduce_free(fsdp_t *fsdp)
     sum_tree_free(reduction->tree);
 }
 
-/* --- The worker's part --------------------------------------------------- */
+/* --- The worker's part ---------------------------------------------------- */
 
 /* One stage of one unit's reduction. */
 typedef struct {
@@ -426,7 +426,7 @@ static fsdp_status_t reduce_job(comm_t *comm, void *arg, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Slots --------------------------------------------------------------- */
+/* --- Slots ---------------------------------------------------------------- */
 
 /* The slot for the next gradients of a unit, which may still be read by a
  * reduction; NULL if all are with open units. */

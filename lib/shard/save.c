@@ -73,7 +73,7 @@ struct save {
     fsdp_save_status_t status;
 };
 
-/* --- Plan ---------------------------------------------------------------- */
+/* --- Plan ----------------------------------------------------------------- */
 
 static fsdp_status_t no_memory(fsdp_error_t *err)
 {
@@ -328,7 +328,7 @@ bool save_free(fsdp_t *fsdp)
     return true;
 }
 
-/* --- Metadata ------------------------------------------------------------ */
+/* --- Metadata ------------------------------------------------------------- */
 
 static const char *precision_name(fsdp_precision_t dtype)
 {
@@ -404,7 +404,7 @@ static fsdp_status_t make_meta(const fsdp_t *fsdp, const char *user_json,
     return (*meta_p != NULL) ? FSDP_OK : no_memory(err);
 }
 
-/* --- Copy ---------------------------------------------------------------- */
+/* --- Copy ----------------------------------------------------------------- */
 
 static void copy_piece(void *arg, uint32_t item, uint32_t thread)
 {
@@ -492,7 +492,7 @@ static fsdp_status_t copy_and_digest(fsdp_t *fsdp, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Write --------------------------------------------------------------- */
+/* --- Write ---------------------------------------------------------------- */
 
 static void *write_main(void *arg)
 {

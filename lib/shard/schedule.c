@@ -71,7 +71,7 @@ static uint64_t record_hash(const schedule_t *schedule)
     return hash;
 }
 
-/* --- Agreement ----------------------------------------------------------- */
+/* --- Agreement ------------------------------------------------------------ */
 
 static fsdp_status_t call_differs(const fsdp_t *fsdp, uint32_t rank_a,
                                   uint32_t rank_b, fsdp_error_t *err)
@@ -135,7 +135,7 @@ static fsdp_status_t schedule_agree(fsdp_t *fsdp, const call_t *call,
                     err);
 }
 
-/* --- The record ---------------------------------------------------------- */
+/* --- The record ----------------------------------------------------------- */
 
 static fsdp_status_t schedule_record(fsdp_t *fsdp, const call_t *call,
                                      fsdp_error_t *err)

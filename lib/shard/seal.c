@@ -17,7 +17,7 @@
 #define SCALARS_MIN 16 /* values of a rank in one exchange of scalars */
 #define LINE_MAX_TEXT 192
 
-/* --- Layout -------------------------------------------------------------- */
+/* --- Layout --------------------------------------------------------------- */
 
 static fsdp_status_t lay_out_region(fsdp_unit_t *unit, region_id_t id,
                                     uint64_t *numels, uint64_t *starts,
@@ -70,7 +70,7 @@ static fsdp_status_t lay_out_unit(fsdp_unit_t *unit, fsdp_error_t *err)
     return status;
 }
 
-/* --- The same on all ranks? ---------------------------------------------- */
+/* --- The same on all ranks? ----------------------------------------------- */
 
 /* All that must be equal, a line for each thing. */
 static char *describe(const fsdp_t *fsdp)
@@ -228,7 +228,7 @@ static fsdp_status_t compare_layouts(fsdp_t *fsdp, fsdp_error_t *err)
     return status;
 }
 
-/* --- Memory -------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 static fsdp_status_t plan_optimizer(fsdp_t *fsdp, fsdp_error_t *err)
 {
@@ -284,7 +284,7 @@ static fsdp_status_t plan_all(fsdp_t *fsdp, fsdp_error_t *err)
     return memory_allocate(fsdp, err);
 }
 
-/* --- Spans --------------------------------------------------------------- */
+/* --- Spans ---------------------------------------------------------------- */
 
 static fsdp_status_t add_span(fsdp_t *fsdp, const span_t *span,
                               fsdp_error_t *err)
@@ -362,7 +362,7 @@ static fsdp_status_t prepare_optimizer(fsdp_t *fsdp, fsdp_error_t *err)
     return pool_create(threads, &fsdp->pool, err);
 }
 
-/* --- Values -------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static void init_param(const fsdp_param_t *param)
 {

@@ -32,7 +32,7 @@
 
 #define SHARD_MAX_PREFETCH 4
 
-/* --- Layout -------------------------------------------------------------- */
+/* --- Layout --------------------------------------------------------------- */
 
 /* A unit has two flat arrays: one of what is trained, one of what is frozen,
  * which is gathered and nothing else. */
@@ -69,7 +69,7 @@ typedef enum {
     KEEP_ALWAYS = 2 /* every rank has all of them: F = 1 */
 } keep_t;
 
-/* --- Buffers ------------------------------------------------------------- */
+/* --- Buffers -------------------------------------------------------------- */
 
 /* Room for the gathered parameters of a unit. */
 typedef struct {
@@ -116,7 +116,7 @@ struct fsdp_unit {
     uint32_t begins; /* in a whole training round, once there was one */
 };
 
-/* --- Schedule ------------------------------------------------------------ */
+/* --- Schedule ------------------------------------------------------------- */
 
 typedef enum {
     CALL_ROUND_BEGIN = 0,
@@ -158,7 +158,7 @@ typedef struct {
     uint32_t begun;  /* gathers whose unit has begun */
 } schedule_t;
 
-/* --- Reduction ----------------------------------------------------------- */
+/* --- Reduction ------------------------------------------------------------ */
 
 /* One exchange-and-sum of a reduction: in the shard group, or over the
  * replicas. */
@@ -182,7 +182,7 @@ typedef struct {
     void *staging[2]; /* what is received: two chunks */
 } reduction_t;
 
-/* --- Memory -------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 typedef struct {
     fsdp_mem_kind_t kind;
@@ -200,7 +200,7 @@ typedef struct {
     device_usage_t usage;
 } memory_t;
 
-/* --- The whole ----------------------------------------------------------- */
+/* --- The whole ------------------------------------------------------------ */
 
 typedef struct save save_t;
 
@@ -318,7 +318,7 @@ const char *shard_kind(fsdp_what_t what);
 
 double shard_now(void);
 
-/* --- memory.c ------------------------------------------------------------ */
+/* --- memory.c ------------------------------------------------------------- */
 
 /* Plan a zeroed block that memory_allocate() will put into *@a data_p.  Of 0
  * bytes: NULL. */
@@ -327,7 +327,7 @@ fsdp_status_t memory_plan(fsdp_t *fsdp, fsdp_mem_kind_t kind, bool comm,
 fsdp_status_t memory_allocate(fsdp_t *fsdp, fsdp_error_t *err);
 void memory_free(fsdp_t *fsdp);
 
-/* --- schedule.c ---------------------------------------------------------- */
+/* --- schedule.c ----------------------------------------------------------- */
 
 /**
  * A call of the round: record it and agree on it with all ranks in the first
@@ -344,7 +344,7 @@ static inline schedule_t *schedule_now(fsdp_t *fsdp)
     return &fsdp->schedules[fsdp->mode];
 }
 
-/* --- gather.c ------------------------------------------------------------ */
+/* --- gather.c ------------------------------------------------------------- */
 
 fsdp_status_t gather_plan(fsdp_t *fsdp, fsdp_error_t *err);
 /* After the allocation: master shards that lie in gather buffers. */
@@ -357,7 +357,7 @@ void gather_end(fsdp_unit_t *unit);
 /* Wait for gathers that nobody consumed; no unit is whole afterwards. */
 fsdp_status_t gather_round_end(fsdp_t *fsdp, fsdp_error_t *err);
 
-/* --- reduce.c ------------------------------------------------------------ */
+/* --- reduce.c ------------------------------------------------------------- */
 
 fsdp_status_t reduce_plan_memory(fsdp_t *fsdp, fsdp_error_t *err);
 /* After the allocation: sums that lie in gradient shards. */
@@ -368,14 +368,14 @@ fsdp_status_t reduce_begin(fsdp_unit_t *unit, fsdp_error_t *err);
 fsdp_status_t reduce_submit(fsdp_unit_t *unit, fsdp_error_t *err);
 void reduce_free(fsdp_t *fsdp);
 
-/* --- whole.c ------------------------------------------------------------- */
+/* --- whole.c -------------------------------------------------------------- */
 
 /* Add elements [first, first + count) of a tensor, and its constant if the
  * first one is among them. */
 void shard_digest(digest_t *digest, uint64_t key, uint64_t numel,
                   const float *data, uint64_t first, uint64_t count);
 
-/* --- save.c -------------------------------------------------------------- */
+/* --- save.c --------------------------------------------------------------- */
 
 fsdp_status_t save_plan(fsdp_t *fsdp, fsdp_error_t *err);
 /* Join the thread.

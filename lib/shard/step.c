@@ -8,7 +8,7 @@
 #include "lib/job/job.h"
 #include "lib/util/check.h"
 
-/* --- Time ---------------------------------------------------------------- */
+/* --- Time ----------------------------------------------------------------- */
 
 /* The program computed until now, if a unit is open. */
 static void clock_enter(fsdp_t *fsdp)
@@ -26,7 +26,7 @@ static void clock_leave(fsdp_t *fsdp)
     }
 }
 
-/* --- Rounds -------------------------------------------------------------- */
+/* --- Rounds --------------------------------------------------------------- */
 
 static fsdp_status_t check_round(const fsdp_t *fsdp, fsdp_mode_t mode,
                                  uint32_t round, fsdp_error_t *err)
@@ -132,7 +132,7 @@ fsdp_status_t fsdp_micro_end(fsdp_t *fsdp, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Units --------------------------------------------------------------- */
+/* --- Units ---------------------------------------------------------------- */
 
 static fsdp_status_t check_begin(const fsdp_unit_t *unit, const char *phase,
                                  fsdp_error_t *err)

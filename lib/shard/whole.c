@@ -9,7 +9,7 @@
 
 #include "lib/util/check.h"
 
-/* --- Parameters ---------------------------------------------------------- */
+/* --- Parameters ----------------------------------------------------------- */
 
 typedef struct {
     fsdp_param_t *param;
@@ -129,7 +129,7 @@ fsdp_status_t fsdp_param_set(fsdp_param_t *param, fsdp_what_t what,
     return FSDP_OK;
 }
 
-/* --- Scalars ------------------------------------------------------------- */
+/* --- Scalars -------------------------------------------------------------- */
 
 static fsdp_status_t scalars_job(comm_t *comm, void *arg, fsdp_error_t *err)
 {
@@ -181,7 +181,7 @@ fsdp_status_t fsdp_gather_scalars(fsdp_t *fsdp, const double *mine,
     return FSDP_OK;
 }
 
-/* --- Digests ------------------------------------------------------------- */
+/* --- Digests -------------------------------------------------------------- */
 
 void shard_digest(digest_t *digest, uint64_t key, uint64_t numel,
                   const float *data, uint64_t first, uint64_t count)

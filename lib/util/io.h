@@ -60,7 +60,7 @@ fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
 /* Make a directory and those above it; one that is there is no error. */
 fsdp_status_t io_make_dirs(const char *path, fsdp_error_t *err);
 
-/* printf into a new string, which the caller frees; NULL if there is no memory. */
+/* printf into a new string, which the caller frees; NULL: no memory. */
 __attribute__((format(printf, 1, 2))) char *io_path(const char *fmt, ...);
 
 #endif

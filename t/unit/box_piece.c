@@ -31,7 +31,7 @@ static uint64_t rng(void)
     return rng_state;
 }
 
-/* --- A tensor in boxes ---------------------------------------------------------- */
+/* --- A tensor in boxes ---------------------------------------------------- */
 
 typedef struct {
     fsdp_dtype_t dtype;
@@ -221,7 +221,7 @@ static void make_source(catalog_t *cat, const tensor_t *tensor, unsigned depth,
     free(path);
 }
 
-/* --- Reading and converting -------------------------------------------------------- */
+/* --- Reading and converting ----------------------------------------------- */
 
 static void check_ranges(catalog_t *cat, const tensor_t *tensor,
                          const fsdp_ckpt_engine_t *options)
@@ -422,7 +422,7 @@ static void test_tensors(void)
     }
 }
 
-/* --- Negated and conjugated ----------------------------------------------------------- */
+/* --- Negated and conjugated ----------------------------------------------- */
 
 static void test_changes(void)
 {
@@ -461,7 +461,7 @@ static void test_changes(void)
     free(path);
 }
 
-/* --- What is no partition ---------------------------------------------------------------- */
+/* --- What is no partition ------------------------------------------------- */
 
 typedef struct {
     uint64_t start[2], count[2];
@@ -555,7 +555,7 @@ static void test_bad_strides(void)
     catalog_free(&cat);
 }
 
-/* --- Many ---------------------------------------------------------------------------------- */
+/* --- Many ----------------------------------------------------------------- */
 
 static double now(void)
 {

@@ -10,7 +10,7 @@
 
 static char dir[] = "/tmp/fsdp-catalog.XXXXXX";
 
-/* --- Names and shapes --------------------------------------------------------- */
+/* --- Names and shapes ----------------------------------------------------- */
 
 static void test_lookup(void)
 {
@@ -105,7 +105,7 @@ static void test_twice(void)
     }
 }
 
-/* --- Pieces and files --------------------------------------------------------- */
+/* --- Pieces and files ----------------------------------------------------- */
 
 enum { NUMEL = 100, FILE_SIZE = 4000 };
 
@@ -203,7 +203,7 @@ static void test_files(void)
     free(path);
 }
 
-/* --- Conversions --------------------------------------------------------------- */
+/* --- Conversions ---------------------------------------------------------- */
 
 static void test_cast(void)
 {

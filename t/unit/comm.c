@@ -150,7 +150,7 @@ static comm_t *fake_create(double deadline, const comm_watch_t *watch)
     return comm;
 }
 
-/* --- Jobs ------------------------------------------------------------------------- */
+/* --- Jobs ----------------------------------------------------------------- */
 
 static fsdp_status_t count_job(comm_t *comm, void *arg, fsdp_error_t *err)
 {
@@ -213,7 +213,7 @@ static fsdp_status_t turn_job(comm_t *comm, void *arg, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* --- Tests -------------------------------------------------------------------------- */
+/* --- Tests ---------------------------------------------------------------- */
 
 static void test_self(void)
 {

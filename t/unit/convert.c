@@ -59,7 +59,7 @@ static bool is_clean(void)
     return clean;
 }
 
-/* --- The source: a step of one rank ---------------------------------------------------- */
+/* --- The source: a step of one rank --------------------------------------- */
 
 enum { NUM = 9 };
 
@@ -127,7 +127,7 @@ static void make_source(void)
     }
 }
 
-/* --- Helpers -------------------------------------------------------------------------------- */
+/* --- Helpers -------------------------------------------------------------- */
 
 static fsdp_status_t convert(const char *from, const char *to,
                              fsdp_ckpt_convert_config_t config,
@@ -200,7 +200,7 @@ static bool has(const char *ckpt, const char *name)
     return found;
 }
 
-/* --- Chains ------------------------------------------------------------------------------------ */
+/* --- Chains --------------------------------------------------------------- */
 
 static void test_chain(void)
 {
@@ -320,7 +320,7 @@ static void test_formats(void)
     drop("back");
 }
 
-/* --- Choosing ------------------------------------------------------------------------------------ */
+/* --- Choosing ------------------------------------------------------------- */
 
 static void test_choice(void)
 {
@@ -418,7 +418,7 @@ static void test_cast(void)
        "%s", err.text);
 }
 
-/* --- Refusals -------------------------------------------------------------------------------------- */
+/* --- Refusals ------------------------------------------------------------- */
 
 static void test_dry_run(void)
 {

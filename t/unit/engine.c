@@ -20,7 +20,7 @@
 
 static char dir[] = "/tmp/fsdp-engine.XXXXXX";
 
-/* --- A stand-in format ----------------------------------------------------------- */
+/* --- A stand-in format ---------------------------------------------------- */
 
 static fsdp_status_t fake_create(catalog_t *cat, uint32_t file,
                                  const uint64_t *pieces, uint64_t num,
@@ -54,7 +54,7 @@ static fsdp_status_t fake_create(catalog_t *cat, uint32_t file,
 
 static const format_t fake = {.name = "fake", .create = fake_create};
 
-/* --- Tensors ------------------------------------------------------------------------ */
+/* --- Tensors -------------------------------------------------------------- */
 
 enum { MAX_TENSORS = 12 };
 
@@ -109,7 +109,7 @@ static void make_truth(void)
     }
 }
 
-/* --- Checkpoints ---------------------------------------------------------------------- */
+/* --- Checkpoints ---------------------------------------------------------- */
 
 typedef struct {
     catalog_t cat;
@@ -262,7 +262,7 @@ static fsdp_status_t reshard(ckpt_t *from, ckpt_t *to, const char *name,
     return status;
 }
 
-/* --- Checks -------------------------------------------------------------------------------- */
+/* --- Checks --------------------------------------------------------------- */
 
 /* The files hold the true bytes, the checksums of blocks and of whole files are
  * those of the bytes on disk, and the table is there. */
@@ -350,9 +350,9 @@ static void test_reshard(void)
     }
 }
 
-/* --- Reading into memory -------------------------------------------------------------------- */
+/* --- Reading into memory -------------------------------------------------- */
 
-/* --- Parts ---------------------------------------------------------------------------- */
+/* --- Parts ---------------------------------------------------------------- */
 
 /* Which rank, from 1 on, writes to each 64 KiB of each file. */
 typedef struct {
@@ -505,7 +505,7 @@ static void test_read(void)
     drop(&a);
 }
 
-/* --- Damage ------------------------------------------------------------------------------------ */
+/* --- Damage --------------------------------------------------------------- */
 
 static void flip(const ckpt_t *ckpt, uint32_t file, uint64_t at)
 {

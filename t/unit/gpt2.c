@@ -11,7 +11,7 @@
 #include "lib/util/io.h"
 #include "t/tap/tap.h"
 
-/* --- A model with one rank --------------------------------------------------- */
+/* --- A model with one rank ------------------------------------------------ */
 
 typedef struct {
     fsdp_job_t *job;
@@ -150,7 +150,7 @@ static float *gradients(run_t *r, size_t *num_p)
     return all;
 }
 
-/* --- safetensors, as far as the reference needs it ------------------------- */
+/* --- safetensors, as far as the reference needs it ------------------------ */
 
 typedef struct {
     char *text;
@@ -192,7 +192,7 @@ static void tensors_close(tensors_t *t)
     free(t->text);
 }
 
-/* --- Against PyTorch --------------------------------------------------------- */
+/* --- Against PyTorch ------------------------------------------------------ */
 
 static bool load_weights(run_t *r, const char *dir)
 {
@@ -283,7 +283,7 @@ static void test_reference(const char *dir, fsdp_precision_t type,
     free(meta_path);
 }
 
-/* --- The whole model in doubles -------------------------------------------- */
+/* --- The whole model in doubles ------------------------------------------- */
 
 typedef struct {
     const gpt2_config_t *c;
@@ -605,7 +605,7 @@ static void test_odd_shape(setup_t s, fsdp_precision_t param,
     free(tokens);
 }
 
-/* --- Sampling ---------------------------------------------------------------- */
+/* --- Sampling ------------------------------------------------------------- */
 
 static void test_logits(bool eval_only)
 {
@@ -664,7 +664,7 @@ static void test_logits(bool eval_only)
     free(got);
 }
 
-/* --- Threads, idle ranks, bad input -------------------------------------------- */
+/* --- Threads, idle ranks, bad input --------------------------------------- */
 
 /* Large enough for products in parts and several chunks of the head. */
 static void test_threads(fsdp_precision_t type)
@@ -751,7 +751,7 @@ static void test_inputs(void)
     free(tokens);
 }
 
-/* --- config.json ------------------------------------------------------------------ */
+/* --- config.json ---------------------------------------------------------- */
 
 #define HEAD "{\"model_type\":\"gpt2\",\"vocab_size\":97,\"n_embd\":60,"
 #define TAIL "\"n_layer\":2,\"n_head\":3,\"n_ctx\":9"

@@ -56,7 +56,7 @@ static uint32_t below(uint32_t most)
     return (uint32_t)(random_state >> 33) % most;
 }
 
-/* --- What is saved ------------------------------------------------------------------ */
+/* --- What is saved -------------------------------------------------------- */
 
 static size_t bytes_of(fsdp_dtype_t dtype, uint64_t count)
 {
@@ -143,7 +143,7 @@ static void free_tensors(tensors_t *all)
     }
 }
 
-/* --- Saving ------------------------------------------------------------------------ */
+/* --- Saving --------------------------------------------------------------- */
 
 /* Tensors [t, t + num) are a unit: this rank's part of its flat array, whose
  * padding is poisoned. */
@@ -232,7 +232,7 @@ static bool save(const fsdp_mesh_t *mesh, const tensors_t *all)
     return good;
 }
 
-/* --- Looking ------------------------------------------------------------------------ */
+/* --- Looking -------------------------------------------------------------- */
 
 static bool poisoned;
 
@@ -325,7 +325,7 @@ static bool holds(const char *path, const tensors_t *all)
     return same && !is_poisoned(path);
 }
 
-/* --- Chains ------------------------------------------------------------------------ */
+/* --- Chains --------------------------------------------------------------- */
 
 static const uint32_t all_worlds[] = {1, 2, 3, 4, 7, 8, 16};
 enum { NUM_WORLDS = sizeof(all_worlds) / sizeof(*all_worlds) };
@@ -482,7 +482,7 @@ static void run_world(uint32_t world, unsigned steps)
     run_chain(&mesh, kind++ % 3, steps);
 }
 
-/* --- More elements than 31 bits count ------------------------------------------------- */
+/* --- More elements than 31 bits count ------------------------------------- */
 
 #define LARGE (1ull << 31)
 

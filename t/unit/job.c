@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* --- Who launched us -------------------------------------------------------------- */
+/* --- Who launched us ------------------------------------------------------ */
 
 #define SLURM_JOB "SLURM_JOB_ID=12", "SLURM_NTASKS=4"
 #define SLURM_STEP \
@@ -194,7 +194,7 @@ static void test_places(void)
     environ = before;
 }
 
-/* --- Lists of hosts ------------------------------------------------------------------ */
+/* --- Lists of hosts ------------------------------------------------------- */
 
 static const struct {
     const char *text;
@@ -278,7 +278,7 @@ static void test_maps(void)
     }
 }
 
-/* --- Peers ----------------------------------------------------------------------------- */
+/* --- Peers ---------------------------------------------------------------- */
 
 static const char *host_of(uint32_t rank, void *arg)
 {
@@ -347,7 +347,7 @@ static void test_peers_from_slurm(void)
     unsetenv("SLURM_PMIX_MAPPING_SERV");
 }
 
-/* --- Heartbeats ---------------------------------------------------------------------------- */
+/* --- Heartbeats ----------------------------------------------------------- */
 
 static char run_dir[] = "/tmp/fsdp-job-XXXXXX";
 
@@ -478,7 +478,7 @@ static void test_no_heartbeat(void)
        "%s", err.text);
 }
 
-/* --- A job of one rank ------------------------------------------------------------------------ */
+/* --- A job of one rank ---------------------------------------------------- */
 
 static void test_alone(void)
 {

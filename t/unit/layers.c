@@ -48,7 +48,7 @@ static double ulps(float got, double want)
     return fabs(got - want) / ldexp(1, exponent - 24);
 }
 
-/* --- Numbers ------------------------------------------------------------------ */
+/* --- Numbers -------------------------------------------------------------- */
 
 static void test_exp(void)
 {
@@ -116,7 +116,7 @@ static void test_bf16(void)
     ok(same, "all bf16 widen exactly");
 }
 
-/* --- GELU ----------------------------------------------------------------------- */
+/* --- GELU ----------------------------------------------------------------- */
 
 static double gelu(bool exact, double x)
 {
@@ -179,7 +179,7 @@ static void test_gelu(bool exact)
     free(partials);
 }
 
-/* --- Bias ------------------------------------------------------------------------ */
+/* --- Bias ----------------------------------------------------------------- */
 
 static void test_bias(size_t rows, size_t width, fsdp_precision_t type)
 {
@@ -212,7 +212,7 @@ static void test_bias(size_t rows, size_t width, fsdp_precision_t type)
     free(copy);
 }
 
-/* --- Layer norm -------------------------------------------------------------------- */
+/* --- Layer norm ----------------------------------------------------------- */
 
 static void test_norm(size_t rows, size_t width, fsdp_precision_t type)
 {
@@ -296,7 +296,7 @@ static void test_norm(size_t rows, size_t width, fsdp_precision_t type)
     free(n.mean), free(n.rstd);
 }
 
-/* --- Embeddings --------------------------------------------------------------------- */
+/* --- Embeddings ----------------------------------------------------------- */
 
 static void test_embed(uint32_t threads)
 {
@@ -338,7 +338,7 @@ static void test_embed(uint32_t threads)
     free(want_t), free(want_p);
 }
 
-/* --- Cross-entropy -------------------------------------------------------------------- */
+/* --- Cross-entropy -------------------------------------------------------- */
 
 static void test_cross_entropy(size_t vocab, fsdp_precision_t type)
 {

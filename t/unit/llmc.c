@@ -123,7 +123,7 @@ static void put_all(bool shuffle)
     put("DONE_00000007", "", 0);
 }
 
-/* --- What is right --------------------------------------------------------------------- */
+/* --- What is right -------------------------------------------------------- */
 
 /* Every element of a kind is its number. */
 static bool counts_up(fsdp_ckpt_t *ckpt, const char *kind, float from)
@@ -190,7 +190,7 @@ static void test_model_alone(void)
     free(path);
 }
 
-/* --- What is wrong ---------------------------------------------------------------------- */
+/* --- What is wrong -------------------------------------------------------- */
 
 typedef struct {
     const char *what;

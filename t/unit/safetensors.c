@@ -55,7 +55,7 @@ static fsdp_status_t try_open(const char *path, fsdp_error_t *err)
     return status;
 }
 
-/* --- Headers ------------------------------------------------------------------------- */
+/* --- Headers -------------------------------------------------------------- */
 
 #define F32(_shape, _begin, _end)                                        \
     "{\"dtype\":\"F32\",\"shape\":" _shape ",\"data_offsets\":[" #_begin \
@@ -183,7 +183,7 @@ static void test_sizes(void)
     clear();
 }
 
-/* --- Several files ------------------------------------------------------------------- */
+/* --- Several files -------------------------------------------------------- */
 
 static void test_index(void)
 {
@@ -267,7 +267,7 @@ static void test_config(void)
     clear();
 }
 
-/* --- Files of other programs ------------------------------------------------------------ */
+/* --- Files of other programs ---------------------------------------------- */
 
 static void hash(const void *data, size_t size, char text[65])
 {

@@ -19,7 +19,7 @@ static char dir[] = "/tmp/fsdp-save.XXXXXX";
 
 enum { MAX_WORLD = 8, NUM_PARAMS = 6 };
 
-/* --- A model: two units, each with a parameter and its moment ---------------------- */
+/* --- A model: two units, each with a parameter and its moment ------------- */
 
 static const struct {
     const char *name, *unit;
@@ -103,7 +103,7 @@ static size_t make_parts(const fsdp_mesh_t *mesh, uint32_t rank,
     return num;
 }
 
-/* --- Ranks --------------------------------------------------------------------------- */
+/* --- Ranks ---------------------------------------------------------------- */
 
 typedef struct {
     fsdp_ckpt_save_config_t config;
@@ -168,7 +168,7 @@ static void save_all(uint32_t world, uint32_t absent)
     }
 }
 
-/* --- Checks ----------------------------------------------------------------------------- */
+/* --- Checks --------------------------------------------------------------- */
 
 static bool holds_model(const char *path, int64_t step, fsdp_error_t *err)
 {

@@ -11,7 +11,7 @@
 #include "lib/util/digest.h"
 #include "t/tap/tap.h"
 
-/* --- A model of two units ------------------------------------------------ */
+/* --- A model of two units ------------------------------------------------- */
 
 typedef struct {
     fsdp_job_t *job;
@@ -121,7 +121,7 @@ static fsdp_status_t run_round(model_t *m, uint32_t round)
     return fsdp_micro_end(m->fsdp, &m->err);
 }
 
-/* --- Settings ------------------------------------------------------------ */
+/* --- Settings ------------------------------------------------------------- */
 
 static void test_bad_settings(void)
 {
@@ -200,7 +200,7 @@ static void test_bad_layouts(void)
     close_model(&m);
 }
 
-/* --- Order of calls ------------------------------------------------------ */
+/* --- Order of calls ------------------------------------------------------- */
 
 static void test_calls_out_of_order(void)
 {
@@ -299,7 +299,7 @@ static void test_broken_order_stays_broken(void)
     close_model(&m);
 }
 
-/* --- Values -------------------------------------------------------------- */
+/* --- Values --------------------------------------------------------------- */
 
 static void test_initial_values(void)
 {
@@ -400,7 +400,7 @@ static void test_digest(void)
     close_model(&m);
 }
 
-/* --- A step -------------------------------------------------------------- */
+/* --- A step --------------------------------------------------------------- */
 
 /* What all rounds leave: the tree over three micro-batches, divided. */
 static float mean_of_three(uint64_t i)
@@ -485,7 +485,7 @@ static void test_step(double max_norm, const char *what)
     close_model(&m);
 }
 
-/* --- Memory -------------------------------------------------------------- */
+/* --- Memory --------------------------------------------------------------- */
 
 static void test_memory(void)
 {
@@ -533,7 +533,7 @@ static void test_memory(void)
     close_model(&m);
 }
 
-/* --- Threads ------------------------------------------------------------- */
+/* --- Threads -------------------------------------------------------------- */
 
 static atomic_ulong items, threads_seen;
 
