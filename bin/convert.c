@@ -38,6 +38,7 @@ enum {
     OPTION_CAST,
     OPTION_FILES,
     OPTION_LAYOUT,
+    OPTION_LINK,
     OPTION_ONLY,
     OPTION_ONLY_MODEL,
     OPTION_RECIPE,
@@ -136,6 +137,9 @@ static const struct argp_option options_names[] = {
      "Convert floating-point tensors to f32, bf16, f16 or f64", 0},
     {"recipe", OPTION_RECIPE, "FILE", 0,
      "FILE says what the flat parameters of PyTorch's FSDP1 are made of", 0},
+    {"link", OPTION_LINK, 0, 0,
+     "Share with the source, instead of writing, what goes unchanged into the "
+     "target, where the file system has reflinks", 0},
     {"dry-run", 'n', 0, 0,
      "Plan and report, write nothing", 0},
     {"verbose", 'v', 0, 0,
@@ -293,6 +297,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_VIRTUAL:
         set->convert.shows = true;
         return 0;
+    case OPTION_LINK:
+        set->convert.link = true;
+        return 0;
     case 'n':
         set->convert.dry_run = true;
         return 0;
@@ -348,6 +355,9 @@ static void check_arguments(const settings_t *set,
     }
     if (*set->target == '\0') {
         argp_error(state, "the target's name is empty");
+    }
+    if (set->convert.link && set->convert.shows) {
+        argp_error(state, "with --virtual there is nothing to --link");
     }
     if (set->split.num > 0 && set->convert.tensor_parallel == 0) {
         argp_error(state, "--split needs --layout, which says for how many");
@@ -531,6 +541,8 @@ static void print_json(const settings_t *set,
                  json_integer((json_int_t)result->bytes_read));
     cli_json_set(all, "bytes_written",
                  json_integer((json_int_t)result->bytes_written));
+    cli_json_set(all, "bytes_shared",
+                 json_integer((json_int_t)result->bytes_shared));
     cli_json_set(all, "bytes_needed",
                  json_integer((json_int_t)result->bytes_needed));
     cli_json_set(all, "bytes_free",
@@ -595,6 +607,10 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
         }
     }
     putchar('\n');
+    if (result->bytes_shared > 0) {
+        printf("%s (%" PRIu64 " bytes) shared with the source\n",
+               size_format(result->bytes_shared, size), result->bytes_shared);
+    }
     if (set->verbose || convert->dry_run) {
         printf("%s (%" PRIu64 " bytes) %s in %" PRIu64 " copies\n",
                size_format(result->bytes_read, size), result->bytes_read,

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ckpt/engine.h"
+#include "ckpt/link.h"
 #include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
@@ -172,6 +173,18 @@ err_free:
     return status;
 }
 
+static void note_unshared(const convert_t *convert, int error)
+{
+    char text[128];
+
+    if (convert->config->link && convert->shared == 0 &&
+        convert->config->note != NULL) {
+        snprintf(text, sizeof(text), "note: 0 bytes shared: %s",
+                 link_why(error));
+        convert->config->note(text, convert->config->note_arg);
+    }
+}
+
 static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                           fsdp_error_t *err)
 {
@@ -179,6 +192,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     engine_job_t job = {.plan = &convert->plan,
                         .dst = &convert->dst,
                         .dst_dir = convert->dir,
+                        .link = config->link,
                         .options = config->engine};
 
     if (config->shows) {
@@ -195,6 +209,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
         plan_keep_part(&convert->plan, convert->rank, convert->world);
     }
     FSDP_TRY(engine_run(&job, result, err));
+    convert->shared = result->bytes_shared;
     FSDP_TRY(rules_check(&convert->stages, &convert->config->engine,
                          &result->bytes_read, err));
     FSDP_TRY(check_spans(convert, result, err));
@@ -203,6 +218,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
         return FSDP_OK;
     }
 
+    note_unshared(convert, result->link_error);
     FSDP_TRY(finish_files(convert, err));
     if (convert->format->finish != NULL) {
         FSDP_TRY(convert->format->finish(&convert->dst, convert->dir, err));
@@ -518,6 +534,7 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
             .bytes_needed = estimate(&convert),
             .bytes_free = bytes_free,
             .seconds = now() - start,
+            .bytes_shared = convert.shared,
         };
     }
 err_free:

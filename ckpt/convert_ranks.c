@@ -192,6 +192,7 @@ static fsdp_status_t tell_part(convert_t *convert, fsdp_error_t *err)
     message_t message = {0};
     fsdp_status_t status;
 
+    message_put(&message, &convert->shared, sizeof(convert->shared));
     put_crcs(&message, &convert->dst);
     put_sums(&message, &convert->src, &convert->sums);
     status = message.failed
@@ -228,11 +229,14 @@ static fsdp_status_t take_part(convert_t *convert, uint32_t rank,
                                const char *text, size_t size, fsdp_error_t *err)
 {
     cursor_t cursor = {text, size};
+    uint64_t shared;
     sum_row_t row;
 
-    if (!take_crcs(&cursor, &convert->dst)) {
+    if (!message_take(&cursor, &shared, sizeof(shared)) ||
+        !take_crcs(&cursor, &convert->dst)) {
         return bad_message(convert, rank, err);
     }
+    convert->shared += shared;
     while (message_take(&cursor, &row, sizeof(row))) {
         if (row.index >= convert->src.num_crcs) {
             return bad_message(convert, rank, err);

@@ -2,6 +2,7 @@
 
 #include "ckpt/engine.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -15,6 +16,7 @@
 
 #include "ckpt/files.h"
 #include "ckpt/gather.h"
+#include "ckpt/link.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
@@ -24,6 +26,7 @@
 #define FLUSH_LEAST (256u << 10) /* shorter runs are left to the sync */
 #define PAGE        4096
 #define UNIT        48 /* copies are cut at multiples of it: any element type fits */
+#define CUT         (3 * PAGE) /* or of this: whole pages, where aligned */
 
 enum { BATCH_PARTS = 256 };
 
@@ -52,7 +55,9 @@ typedef struct {
     fsdp_error_t err;
 
     _Atomic bool stop;
-    _Atomic uint64_t bytes_read, bytes_written, bytes_done, peak_mem;
+    _Atomic uint64_t bytes_read, bytes_written, bytes_shared;
+    _Atomic uint64_t bytes_done, peak_mem;
+    _Atomic int link_error; /* why one could not be shared, or 0 */
 
     engine_sums_t sums;
 } run_t;
@@ -124,7 +129,7 @@ static unsigned take(run_t *run, part_t *parts, char *buffer)
 
         bytes = copy->bytes - run->next_byte;
         if (bytes > BATCH_BYTES - total) {
-            bytes = (BATCH_BYTES - total) / UNIT * UNIT;
+            bytes = (BATCH_BYTES - total) / CUT * CUT;
         }
         bytes = fit(copy, bytes, run->buffer - used);
         if (bytes == 0) {
@@ -198,6 +203,13 @@ static bool reads(const part_t *part)
     return (part->copy->flags & PLAN_SRC_MEM) == 0;
 }
 
+/* Does it lie behind the one before it, in the same file of the source? */
+static bool follows(const run_t *run, const part_t *part)
+{
+    return src_file(run, part) == src_file(run, part - 1) &&
+           src_at(run, part - 1) + part[-1].bytes == src_at(run, part);
+}
+
 static bool gathers(const part_t *part)
 {
     return (part->copy->flags & PLAN_GATHER) != 0;
@@ -245,28 +257,113 @@ static void flush_early(int fd, uint64_t from, uint64_t bytes)
     }
 }
 
-static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
-                               fsdp_error_t *err)
+/* Write what lies at [from, to) of the file, of parts that are end to end. */
+static fsdp_status_t write_between(run_t *run, const part_t *parts,
+                                   unsigned num, uint64_t from, uint64_t to,
+                                   fsdp_error_t *err)
 {
     uint32_t file = dst_file(run, &parts[0]);
+    uint64_t at = dst_at(run, &parts[0]), bytes;
     struct iovec iov[BATCH_PARTS];
     fsdp_status_t status;
-    uint64_t bytes = 0;
+    unsigned used = 0;
     int fd;
 
-    for (unsigned i = 0; i < num; i++) {
-        iov[i] = (struct iovec){parts[i].dst,
-                                dst_bytes(parts[i].copy, parts[i].bytes)};
-        bytes += iov[i].iov_len;
+    if (from == to) {
+        return FSDP_OK;
+    }
+
+    for (unsigned i = 0; i < num; i++, at += bytes) {
+        uint64_t first = (from > at) ? from : at, end;
+
+        bytes = dst_bytes(parts[i].copy, parts[i].bytes);
+        end = (to < at + bytes) ? to : at + bytes;
+        if (first < end) {
+            iov[used++] =
+                (struct iovec){parts[i].dst + (first - at), end - first};
+        }
     }
 
     FSDP_TRY(files_get(run->dst_files, file, &fd, err));
-    status = io_pwritev(fd, iov, num, dst_at(run, &parts[0]),
-                        files_path(run->dst_files, file), err);
-    flush_early(fd, dst_at(run, &parts[0]), bytes);
+    status =
+        io_pwritev(fd, iov, used, from, files_path(run->dst_files, file), err);
+    flush_early(fd, from, to - from);
     files_put(run->dst_files, file);
-    atomic_fetch_add(&run->bytes_written, bytes);
+    atomic_fetch_add(&run->bytes_written, to - from);
     return status;
+}
+
+/* --- Sharing -------------------------------------------------------------- */
+
+/* Does the source have the very bytes that are to be written? */
+static bool is_there(const run_t *run, const part_t *part)
+{
+    const unsigned made = PLAN_SRC_MEM | PLAN_GATHER | PLAN_DECODE;
+
+    return (part->copy->flags & made) == 0 && !is_cast(part->copy) &&
+           !run->plan->src->files[src_file(run, part)].zeros;
+}
+
+/* How many of these parts, end to end in the target, are so in the source. */
+static unsigned count_alike(const run_t *run, const part_t *parts, unsigned num)
+{
+    unsigned alike = 0;
+
+    while (alike < num && is_there(run, &parts[alike]) &&
+           (alike == 0 || follows(run, &parts[alike]))) {
+        alike++;
+    }
+
+    return alike;
+}
+
+/* Share [*from_p, *to_p) of the target's file, of such parts.  If that cannot
+ * be, both stay: what is not shared is to be written. */
+static fsdp_status_t share(run_t *run, const part_t *parts, unsigned num,
+                           uint64_t *from_p, uint64_t *to_p, fsdp_error_t *err)
+{
+    uint32_t src = src_file(run, parts), dst = dst_file(run, parts);
+    const part_t *last = &parts[num - 1];
+    uint64_t at = src_at(run, parts);
+    int src_fd, dst_fd, error;
+    fsdp_status_t status;
+
+    FSDP_TRY(files_get(run->src_files, src, &src_fd, err));
+    FSDP_TRY_GOTO(files_get(run->dst_files, dst, &dst_fd, err), err_put);
+    error = link_blocks(src_fd, at, dst_fd, dst_at(run, parts),
+                        src_at(run, last) + last->bytes - at, from_p, to_p);
+    if (error == 0) {
+        atomic_fetch_add(&run->bytes_shared, *to_p - *from_p);
+    } else if (error != EINVAL) {
+        atomic_store(&run->link_error, error);
+    }
+    files_put(run->dst_files, dst);
+err_put:
+    files_put(run->src_files, src);
+    return status;
+}
+
+static fsdp_status_t write_run(run_t *run, const part_t *parts, unsigned num,
+                               fsdp_error_t *err)
+{
+    const part_t *last = &parts[num - 1];
+    uint64_t end = dst_at(run, last) + dst_bytes(last->copy, last->bytes);
+    uint64_t next = dst_at(run, parts), from, to;
+    unsigned alike;
+
+    for (unsigned i = 0; i < num && run->job->link; i += alike) {
+        alike = count_alike(run, parts + i, num - i);
+        if (alike == 0) {
+            alike = 1;
+            continue;
+        }
+        from = to = next;
+        FSDP_TRY(share(run, parts + i, alike, &from, &to, err));
+        FSDP_TRY(write_between(run, parts, num, next, from, err));
+        next = to;
+    }
+
+    return write_between(run, parts, num, next, end, err);
 }
 
 /* --- Checksums ------------------------------------------------------------ */
@@ -599,9 +696,7 @@ static fsdp_status_t read_parts(run_t *run, const part_t *parts, unsigned num,
             continue;
         }
         while (i < num && reads(&parts[i]) && !gathers(&parts[i]) &&
-               src_file(run, &parts[i]) == src_file(run, &parts[first]) &&
-               src_at(run, &parts[i - 1]) + parts[i - 1].bytes ==
-                   src_at(run, &parts[i])) {
+               follows(run, &parts[i])) {
             i++;
         }
         FSDP_TRY(read_run(run, parts + first, i - first, err));
@@ -1077,6 +1172,8 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
     if (result_p != NULL) {
         *result_p = (engine_result_t){.bytes_read = run.bytes_read,
                                       .bytes_written = run.bytes_written,
+                                      .bytes_shared = run.bytes_shared,
+                                      .link_error = run.link_error,
                                       .peak_mem = run.peak_mem};
     }
 err_close:

@@ -33,6 +33,7 @@ typedef struct {
     const char *dst_dir; /* its files are there now; NULL: catalog's root */
     decoders_t *decoders; /* of the source, from run to run; NULL: none */
     fsdp_ckpt_engine_t options;
+    bool link; /* share blocks with the source instead of writing them */
     engine_mismatch_f mismatch; /* NULL: the first one ends the run */
     void *arg;
     engine_sums_t *sums; /* the plan is part of one: for engine_check_sums(),
@@ -43,6 +44,8 @@ typedef struct {
 typedef struct {
     uint64_t bytes_read; /* from files */
     uint64_t bytes_written;
+    uint64_t bytes_shared; /* besides */
+    int link_error;        /* of link_blocks(), beyond EINVAL; or 0 */
     uint64_t peak_mem; /* bytes of buffers, at most options.max_mem */
 } engine_result_t;
 

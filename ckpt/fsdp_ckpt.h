@@ -361,7 +361,8 @@ typedef struct {
     size_t num_rules;
     const char *const *set; /* "NAME=JSON": values that the source lacks */
     size_t num_set;
-    fsdp_ckpt_note_f note; /* told what rules leave out or add; or NULL */
+    fsdp_ckpt_note_f note; /* told what rules leave out or add, and why `link`
+                              shares nothing; or NULL */
     void *note_arg;
     /* Several processes, on one node or many, that run the same conversion:
      * each copies a part. */
@@ -370,6 +371,8 @@ typedef struct {
     const char *job_id; /* the same on all ranks, of this run alone: it names
                            the temporary files */
     double deadline;    /* seconds that a rank may show no life; 0: 600 */
+    bool link; /* share with the source's files what goes unchanged into the
+                  target's, where the file system can (reflinks) */
 } fsdp_ckpt_convert_config_t;
 
 #define FSDP_CKPT_CONVERT_INIT                     \
@@ -386,6 +389,7 @@ typedef struct {
     uint64_t bytes_needed; /* about, with what describes the data */
     uint64_t bytes_free;   /* on the target's file system */
     double seconds;
+    uint64_t bytes_shared; /* of bytes_written: by `link` */
 } fsdp_ckpt_convert_result_t;
 
 /**

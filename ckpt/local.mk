@@ -54,6 +54,8 @@ libckptcore_la_SOURCES = \
 	ckpt/gather.h \
 	ckpt/keep.c \
 	ckpt/layout.c \
+	ckpt/link.c \
+	ckpt/link.h \
 	ckpt/nest.c \
 	ckpt/nest.h \
 	ckpt/number.c \

@@ -18,7 +18,7 @@ PACKAGES=(
 	# the demo: English text, and foreign readers of our files
 	fortunes hdf5-tools python3 python3-h5py python3-numpy
 	# tests
-	binutils g++ git man-db mandoc perl sharness shellcheck xz-utils zstd
+	binutils btrfs-progs g++ git man-db mandoc perl sharness shellcheck xz-utils zstd
 	# tests: readers of what we write, and a place for PyPI's
 	python3-torch python3-venv
 	# ./dev format, ./dev bench ckpt

@@ -97,6 +97,7 @@ dist_check_SCRIPTS += \
 	t/t3011-repair.t \
 	t/t3012-paths.t \
 	t/t3013-virtual.t \
+	t/t3014-link.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
@@ -297,6 +298,13 @@ t_libfault_la_SOURCES = t/fault.c
 t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 t_libfault_la_LIBADD = -ldl
 t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+
+# Preloaded by t3014.
+check_LTLIBRARIES += t/libclone.la
+t_libclone_la_SOURCES = t/clone.c
+t_libclone_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
+t_libclone_la_LIBADD = -ldl
+t_libclone_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
 # Files of torch.save.
 check_PROGRAMS += \
