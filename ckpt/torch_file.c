@@ -124,7 +124,7 @@ static fsdp_status_t read_zip(torch_file_t *file, int fd, const zip_t *zip,
         return status;
     }
 
-    file->checked = object->size;
+    file->checked = object->has_crc ? object->size : 0;
     file->storages = calloc(zip->num, sizeof(*file->storages));
     if (file->storages == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
@@ -136,7 +136,7 @@ static fsdp_status_t read_zip(torch_file_t *file, int fd, const zip_t *zip,
         const torch_storage_t storage = {.offset = entry->offset,
                                          .size = entry->size,
                                          .crc32 = entry->crc32,
-                                         .has_crc = true};
+                                         .has_crc = entry->has_crc};
 
         if (strncmp(name, "data/", 5) == 0) {
             FSDP_TRY(add_storage(file, name + 5, &storage, err));

@@ -225,6 +225,33 @@ static bool is_true(const pickle_t *pickle, pickle_ref_t ref)
     return pickle_int(pickle, ref, &value) && value != 0;
 }
 
+/* What is no plain tensor, by the function that makes it. */
+static fsdp_status_t refuse_made(const char *function, const char *what,
+                                 fsdp_error_t *err)
+{
+    static const char *const kinds[][2] = {
+        {"_rebuild_qtensor",                "quantized"},
+        {"_rebuild_sparse_tensor",          "sparse"   },
+        {"_rebuild_sparse_csr_tensor",      "sparse"   },
+        {"_rebuild_nested_tensor",          "nested"   },
+        {"_rebuild_njt",                    "nested"   },
+        {"_rebuild_meta_tensor_no_storage", "meta"     },
+    };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (strcmp(function, kinds[i][0]) == 0) {
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "%s: is a %s tensor, which is not read here: "
+                                  "save a plain one",
+                                  what, kinds[i][1]);
+        }
+    }
+
+    return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                          "%s: a tensor made by %s is not known here", what,
+                          function);
+}
+
 fsdp_status_t torch_tensor(const pickle_t *pickle, pickle_ref_t ref,
                            const char *what, torch_tensor_t *tensor_p,
                            fsdp_error_t *err)
@@ -242,9 +269,7 @@ fsdp_status_t torch_tensor(const pickle_t *pickle, pickle_ref_t ref,
     is_v3 = strcmp(name, "_rebuild_tensor_v3") == 0;
     if (!is_v3 && strcmp(name, "_rebuild_tensor_v2") != 0 &&
         strcmp(name, "_rebuild_tensor") != 0) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: a tensor made by %s is not known here", what,
-                              name);
+        return refuse_made(name, what, err);
     }
 
     FSDP_TRY(read_storage(pickle, pickle_item(pickle, call.args, 0), what,

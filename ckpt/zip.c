@@ -399,6 +399,19 @@ static fsdp_status_t check_names(const reader_t *in, zip_t *zip)
     return FSDP_OK;
 }
 
+/* PyTorch writes 0 for all of them after set_crc32_options(False). */
+static void find_crcs(zip_t *zip)
+{
+    bool has_crcs = false;
+
+    for (uint32_t i = 0; i < zip->num; i++) {
+        has_crcs |= zip->entries[i].crc32 != 0;
+    }
+    for (uint32_t i = 0; i < zip->num; i++) {
+        zip->entries[i].has_crc = has_crcs;
+    }
+}
+
 static fsdp_status_t read_entries(reader_t *in, zip_t *zip,
                                   const unsigned char *data)
 {
@@ -416,6 +429,7 @@ static fsdp_status_t read_entries(reader_t *in, zip_t *zip,
     }
 
     qsort(zip->entries, zip->num, sizeof(*zip->entries), by_offset);
+    find_crcs(zip);
     FSDP_TRY(check_places(in, zip));
     return check_names(in, zip);
 }
@@ -510,7 +524,7 @@ fsdp_status_t zip_read_from(const zip_source_t *source, const char *path,
                             fsdp_error_t *err)
 {
     FSDP_TRY(source->read(source->arg, entry->offset, data, entry->size, err));
-    if (crc32_zip(0, data, entry->size) != entry->crc32) {
+    if (entry->has_crc && crc32_zip(0, data, entry->size) != entry->crc32) {
         errno = 0;
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s: zip entry %s: its bytes do not have their "

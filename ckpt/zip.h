@@ -19,6 +19,7 @@ typedef struct {
     uint64_t offset;  /* of its data, in the file */
     uint64_t size;
     uint32_t crc32;
+    bool has_crc; /* PyTorch can leave checksums out */
 } zip_entry_t;
 
 typedef struct {

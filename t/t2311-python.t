@@ -18,9 +18,11 @@ test_description='what we write, loaded by PyTorch, safetensors and h5py'
 	        print(name)
 	    except ImportError:
 	        pass
+	if hasattr(torch.serialization, "set_crc32_options"):
+	    print("NO_CRC")
 EOF
 grep -q "^TORCH$" has.txt || skip_all "no PyTorch: run ./dev check --torch"
-for lib in DCP DCP_HF SAFETENSORS H5PY; do
+for lib in DCP DCP_HF SAFETENSORS H5PY NO_CRC; do
 	grep -q "^$lib$" has.txt && test_set_prereq "$lib"
 done
 
@@ -68,6 +70,33 @@ test_expect_success SAFETENSORS 'safetensors loads its file' '
 
 test_expect_success H5PY 'h5py reads HDF5, whole and sharded' '
 	state h5 one.h5 h5 ours/index.h5
+'
+
+test_expect_success NO_CRC 'a file without checksums, said to be unchecked' '
+	"$FSDP_TORCH_PYTHON" - <<-\EOF &&
+	import torch
+	torch.serialization.set_crc32_options(False)
+	torch.save({"a": torch.arange(5.), "b": torch.ones(2)}, "nocrc.pt")
+	torch.serialization.set_crc32_options(True)
+	torch.save(torch.load("nocrc.pt"), "crc.pt")
+	EOF
+	fsdp-diff nocrc.pt crc.pt && fsdp-verify nocrc.pt >out &&
+	grep "no checksum covers" out && fsdp-convert nocrc.pt nocrc &&
+	fsdp-diff nocrc crc.pt
+'
+
+test_expect_success 'tensors that are not plain are refused by their kind' '
+	"$FSDP_TORCH_PYTHON" - <<-\EOF &&
+	import torch
+	ones = torch.ones(2, 2)
+	for kind, t in (("quantized", torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8)),
+	                ("sparse", ones.to_sparse()), ("meta", ones.to("meta"))):
+	    torch.save({"odd": t}, kind + ".pt")
+	EOF
+	for kind in quantized sparse meta; do
+		test_expect_code 2 fsdp-ls $kind.pt 2>err &&
+		grep "tensor odd: is a $kind tensor" err || return 1
+	done
 '
 
 test_expect_success DCP,H5PY 'two ranks resume a model and its optimizer' '

@@ -41,6 +41,7 @@ typedef struct {
     uint64_t count;
     uint32_t tensor;
     uint32_t crc32;
+    bool has_crc;
 } seen_t;
 
 typedef struct {
@@ -344,7 +345,7 @@ static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
                               "%s: its elements leave their storage",
                               archive->what);
     }
-    if (before == 0 && bytes == storage->size &&
+    if (storage->has_crc && before == 0 && bytes == storage->size &&
         loader->next_crc < loader->end_crc) {
         cat->crcs[loader->next_crc] = storage->crc32;
         added->crc_first = loader->next_crc++;
@@ -365,6 +366,13 @@ static fsdp_status_t is_seen(loader_t *loader, const seen_t *now,
 
     *seen_p = seen != NULL;
     if (seen != NULL) {
+        if (!now->has_crc) {
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "%s: several ranks have saved this part of "
+                                  "the tensor, without checksums by which to "
+                                  "compare them",
+                                  archive->what);
+        }
         if (seen->count != now->count || seen->crc32 != now->crc32) {
             return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                   "%s: another rank has saved this part of "
@@ -417,9 +425,10 @@ static fsdp_status_t add_chunk(loader_t *loader, archive_t *archive,
 
     if (loader->is_local) {
         FSDP_TRY(find_storage(archive, &view, &storage, err));
-        FSDP_TRY(is_seen(
-            loader, &(seen_t){chunk->first, view.numel, tensor, storage->crc32},
-            archive, &seen, err));
+        FSDP_TRY(is_seen(loader,
+                         &(seen_t){chunk->first, view.numel, tensor,
+                                   storage->crc32, storage->has_crc},
+                         archive, &seen, err));
         if (seen) {
             return FSDP_OK;
         }

@@ -163,17 +163,14 @@ static fsdp_status_t add_chunk(reader_t *reader, uint32_t index,
 
 /* The element type: an attribute of the properties in the first versions, the
  * first item of their state since. */
-static bool read_dtype(const pickle_t *pickle, pickle_ref_t properties,
-                       fsdp_dtype_t *dtype_p)
+static const char *dtype_name(const pickle_t *pickle, pickle_ref_t properties)
 {
     pickle_ref_t dtype = pickle_attr(pickle, properties, "dtype");
-    const char *name;
 
     if (dtype == 0) {
         dtype = pickle_item(pickle, pickle_state(pickle, properties), 0);
     }
-    name = pickle_name(pickle, dtype);
-    return name != NULL && torch_dtype(name, dtype_p);
+    return pickle_last_name(pickle, dtype);
 }
 
 static fsdp_status_t read_shape(reader_t *reader, dcp_entry_t *entry,
@@ -211,6 +208,7 @@ static fsdp_status_t read_entry(reader_t *reader, uint32_t index,
     const pickle_t *pickle = reader->pickle;
     dcp_entry_t *entry = &reader->meta->entries[index];
     pickle_ref_t chunks = pickle_attr(pickle, value, "chunks");
+    const char *dtype;
     size_t size;
     uint64_t at;
 
@@ -237,11 +235,12 @@ static fsdp_status_t read_entry(reader_t *reader, uint32_t index,
                               pickle_last_name(pickle, value));
     }
 
-    if (!read_dtype(pickle, pickle_attr(pickle, value, "properties"),
-                    &entry->dtype)) {
+    dtype = dtype_name(pickle, pickle_attr(pickle, value, "properties"));
+    if (!torch_dtype(dtype, &entry->dtype)) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: tensor %s: its element type is not known",
-                              reader->meta->path, entry->name);
+                              "%s: tensor %s: elements of type %s are not "
+                              "known here",
+                              reader->meta->path, entry->name, dtype);
     }
     FSDP_TRY(
         read_shape(reader, entry, pickle_attr(pickle, value, "size"), err));

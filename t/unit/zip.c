@@ -33,15 +33,17 @@ static const char *const names[] = {"a/data.pkl", "a/data/0", "a/data/1",
                                     "a/version"};
 static const char *const contents[] = {"hello", "0123456789", "", "3\n"};
 
-static void build(archive_t *zip)
+static void build_it(archive_t *zip, bool has_crcs)
 {
-    uint32_t crcs[4];
+    uint32_t crcs[4] = {0};
 
     memset(zip, 0, sizeof(*zip));
     for (int i = 0; i < 4; i++) {
         bool empty = contents[i][0] == '\0';
 
-        crcs[i] = crc32_zip(0, contents[i], strlen(contents[i]));
+        if (has_crcs) {
+            crcs[i] = crc32_zip(0, contents[i], strlen(contents[i]));
+        }
         zip->local[i] = zip->size;
         put(zip, 0x04034b50, 4);
         put(zip, 0, 2);
@@ -98,6 +100,11 @@ static void build(archive_t *zip)
     put(zip, zip->end64 - zip->central, 4);
     put(zip, 0xffffffff, 4);
     put(zip, 0, 2);
+}
+
+static void build(archive_t *zip)
+{
+    build_it(zip, true);
 }
 
 /* Open it as bytes [7, …) of a file. */
@@ -263,9 +270,29 @@ static void test_all(void)
     ok(good, "each changed bit is found, or changes nothing");
 }
 
+/* As PyTorch writes it after set_crc32_options(False). */
+static void test_no_crcs(void)
+{
+    archive_t archive;
+    fsdp_error_t err;
+    char text[16] = "";
+    zip_t zip;
+    int fd;
+
+    build_it(&archive, false);
+    ok(open_it(&archive, &zip, &fd, &err) == FSDP_OK &&
+           !zip.entries[0].has_crc &&
+           zip_read(fd, "z", zip_find(&zip, "data/0"), text, &err) == FSDP_OK &&
+           strcmp(text, contents[1]) == 0,
+       "an archive without checksums");
+    zip_close(&zip);
+    close(fd);
+}
+
 int main(void)
 {
     test_good();
+    test_no_crcs();
     test_bad();
     test_overlap();
     test_all();
