@@ -4,11 +4,7 @@ test_description="PyTorch's distributed checkpoints: written, read, damaged"
 
 . "$SHARNESS_SH"
 
-# A Python whose torch has torch.distributed.checkpoint.load, if there is one.
-: "${FSDP_TORCH_PYTHON:=python3}"
-"$FSDP_TORCH_PYTHON" -c '
-from torch.distributed.checkpoint import load' 2>/dev/null &&
-	test_set_prereq TORCH
+want_torch 'from torch.distributed.checkpoint import load'
 
 # flip FILE OFFSET: another byte there.
 flip() {

@@ -4,8 +4,7 @@ test_description='files of torch.save: written, read back, loaded by PyTorch'
 
 . "$SHARNESS_SH"
 
-: "${FSDP_TORCH_PYTHON:=python3}"
-"$FSDP_TORCH_PYTHON" -c 'import torch' 2>/dev/null && test_set_prereq TORCH
+want_torch 'import torch'
 
 test_expect_success 'to a file of torch.save and back' '
 	ckpt_make four &&

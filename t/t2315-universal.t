@@ -4,8 +4,7 @@ test_description="DeepSpeed's universal checkpoints: written and read back"
 
 . "$SHARNESS_SH"
 
-: "${FSDP_TORCH_PYTHON:=python3}"
-"$FSDP_TORCH_PYTHON" -c 'import torch' 2>/dev/null && test_set_prereq TORCH
+want_torch 'import torch'
 
 test_expect_success 'a checkpoint of master weights, states and weights' '
 	python3 - <<-\EOF

@@ -7,11 +7,7 @@ test_description='targets of fsdp-convert: grids of ranks'
 step='step-00000100'
 h0=model/transformer.h.0
 
-# A Python whose torch has torch.distributed.checkpoint.load, if there is one.
-: "${FSDP_TORCH_PYTHON:=python3}"
-"$FSDP_TORCH_PYTHON" -c '
-from torch.distributed.checkpoint import load' 2>/dev/null &&
-	test_set_prereq TORCH
+want_torch 'from torch.distributed.checkpoint import load'
 
 # pieces CKPT TENSOR: "FIRST COUNT FILE" of each.
 pieces() {

@@ -44,3 +44,10 @@ line_count() {
 		return 1
 	}
 }
+
+# want_torch STATEMENT: prerequisite TORCH, if the Python $FSDP_TORCH_PYTHON can
+# do that.
+want_torch() {
+	: "${FSDP_TORCH_PYTHON:=python3}"
+	"$FSDP_TORCH_PYTHON" -c "$1" 2>/dev/null && test_set_prereq TORCH
+}

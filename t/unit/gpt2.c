@@ -823,9 +823,11 @@ static void test_config(void)
 
 int main(void)
 {
-    const char *srcdir = getenv("FSDP_SRCDIR");
-    char *dir = io_path("%s/../shared/samples/training-reference/gpt2-tiny",
-                        srcdir ? srcdir : ".");
+    const char *given = getenv("FSDP_SAMPLES"), *src = getenv("FSDP_SRCDIR");
+    char *root = (given != NULL) ? io_path("%s", given)
+                                 : io_path("%s/../shared/samples",
+                                           (src != NULL) ? src : ".");
+    char *dir = io_path("%s/training-reference/gpt2-tiny", root);
 
     if (access(dir, R_OK) == 0) {
         test_reference(dir, FSDP_F32, 2e-6, 2e-5);
@@ -834,6 +836,7 @@ int main(void)
         printf("# SKIP no training reference at %s\n", dir);
     }
     free(dir);
+    free(root);
 
     for (size_t i = 0; i < sizeof(odd_shapes) / sizeof(*odd_shapes); i++) {
         test_odd_shape(odd_shapes[i], FSDP_F32, FSDP_F32, 1e-6, 2e-5);
