@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <wchar.h>
 
 #include "lib/util/json_text.h"
@@ -17,6 +18,16 @@
 
 static const char *cli_program = "fsdp";
 static char version[64];
+
+/* argp ends the program when it has printed a help. */
+static bool parsing;
+
+static void finish_parsing(void)
+{
+    if (parsing && cli_finish(FSDP_EXIT_DONE) != FSDP_EXIT_DONE) {
+        _exit(FSDP_EXIT_IO);
+    }
+}
 
 void cli_parse(const char *program, const struct argp *argp, int argc,
                char **argv, void *settings)
@@ -32,7 +43,10 @@ void cli_parse(const char *program, const struct argp *argp, int argc,
     if (argc > 0) {
         argv[0] = (char *)(uintptr_t)program;
     }
+    parsing = true;
+    atexit(finish_parsing);
     argp_parse(argp, argc, argv, 0, NULL, settings);
+    parsing = false;
 }
 
 uint64_t cli_parse_count(const struct argp_state *state, const char *what,

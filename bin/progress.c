@@ -48,7 +48,8 @@ static double now(void)
 
 void progress_begin(const char *what, bool quiet)
 {
-    struct sigaction action = {.sa_handler = catch};
+    /* HDF5 takes an interrupted call for one that has failed. */
+    struct sigaction action = {.sa_handler = catch, .sa_flags = SA_RESTART};
     const char *term = getenv("TERM");
 
     bar.what = what;

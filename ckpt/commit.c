@@ -296,7 +296,8 @@ static fsdp_status_t make_dir(const char *path, fsdp_error_t *err)
  * them. */
 static void remove_ranks(const commit_t *commit)
 {
-    char *old = io_path("%s.old", commit->ranks);
+    char *old =
+        (commit->ranks != NULL) ? io_path("%s.old", commit->ranks) : NULL;
 
     if (old != NULL && rename(commit->ranks, old) == 0) {
         remove_tree(old);
@@ -519,10 +520,7 @@ fsdp_status_t commit_post(commit_t *commit, const char *topic, uint32_t number,
         goto err_free;
     }
     status = io_pwrite(fd, data, size, 0, building, err);
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status =
-            fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", building);
-    }
+    status = io_close(fd, status, building, err);
     if (status == FSDP_OK && rename(building, path) != 0) {
         status =
             fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot rename: %m", building);

@@ -1177,8 +1177,8 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
                                       .peak_mem = run.peak_mem};
     }
 err_close:
-    files_close(run.src_files);
-    files_close(run.dst_files);
+    files_close(run.src_files, status, NULL);
+    status = files_close(run.dst_files, status, err);
     if (job->sums == NULL) {
         engine_sums_free(&run.sums);
     }

@@ -2,6 +2,7 @@
 
 #include "ckpt/files.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,20 +26,35 @@ struct files {
     slot_t slots[];
 };
 
-void files_close(files_t *files)
+static fsdp_status_t close_slot(const files_t *files, slot_t *slot,
+                                fsdp_status_t status, fsdp_error_t *err)
+{
+    int fd = slot->fd;
+
+    slot->fd = -1;
+    if (files->flags == O_RDONLY) {
+        close(fd);
+        return status;
+    }
+    return io_close(fd, status, slot->path, err);
+}
+
+fsdp_status_t files_close(files_t *files, fsdp_status_t status,
+                          fsdp_error_t *err)
 {
     if (files == NULL) {
-        return;
+        return status;
     }
 
     for (uint32_t i = 0; i < files->num; i++) {
         if (files->slots[i].fd >= 0) {
-            close(files->slots[i].fd);
+            status = close_slot(files, &files->slots[i], status, err);
         }
         free(files->slots[i].path);
     }
     pthread_mutex_destroy(&files->lock);
     free(files);
+    return status;
 }
 
 fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
@@ -63,9 +79,8 @@ fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
                          : io_path("%s/%s", (root != NULL) ? root : cat->root,
                                    cat->files[files->num].path);
         if (slot->path == NULL) {
-            files_close(files);
-            return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                                  cat->path);
+            fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", cat->path);
+            return files_close(files, FSDP_ERR_NO_MEMORY, err);
         }
     }
 
@@ -74,18 +89,21 @@ fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
 }
 
 /* Close one that nobody uses, if there are too many. */
-static void make_room(files_t *files)
+static fsdp_status_t make_room(files_t *files, fsdp_error_t *err)
 {
+    fsdp_status_t status = FSDP_OK;
+
     for (uint32_t i = 0; i < files->num && files->num_open >= MAX_OPEN; i++) {
         slot_t *slot = &files->slots[files->hand];
 
         files->hand = (files->hand + 1) % files->num;
         if (slot->fd >= 0 && slot->used == 0) {
-            close(slot->fd);
-            slot->fd = -1;
+            status = close_slot(files, slot, status, err);
             files->num_open--;
         }
     }
+
+    return status;
 }
 
 fsdp_status_t files_get(files_t *files, uint32_t file, int *fd_p,
@@ -96,8 +114,10 @@ fsdp_status_t files_get(files_t *files, uint32_t file, int *fd_p,
 
     pthread_mutex_lock(&files->lock);
     if (slot->fd < 0) {
-        make_room(files);
-        status = io_open(slot->path, files->flags, 0, &slot->fd, err);
+        status = make_room(files, err);
+        if (status == FSDP_OK) {
+            status = io_open(slot->path, files->flags, 0, &slot->fd, err);
+        }
         if (status == FSDP_OK) {
             files->num_open++;
         } else {

@@ -18,8 +18,11 @@ typedef struct files files_t;
 fsdp_status_t files_open(const catalog_t *cat, const char *root, int flags,
                          files_t **files_p, fsdp_error_t *err);
 
-/* Closes all of them.  NULL is allowed. */
-void files_close(files_t *files);
+/* Closes all of them.  NULL is allowed.
+ * @return @a status, unless that is FSDP_OK and a write turns out to have
+ *         failed. */
+fsdp_status_t files_close(files_t *files, fsdp_status_t status,
+                          fsdp_error_t *err);
 
 /* The descriptor of a file, which stays open until files_put(). */
 fsdp_status_t files_get(files_t *files, uint32_t file, int *fd_p,

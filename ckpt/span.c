@@ -150,7 +150,7 @@ fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
         }
     }
 err_free:
-    files_close(files);
+    status = files_close(files, status, err);
     free(buffer);
     return status;
 }

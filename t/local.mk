@@ -67,6 +67,8 @@ dist_check_SCRIPTS += \
 	t/t2101-h5py.t \
 	t/t2201-faults.t \
 	t/t2202-room.t \
+	t/t2203-fault-writers.t \
+	t/t2204-modes.t \
 	t/t2301-samples.t \
 	t/t2303-dcp.t \
 	t/t2304-deepspeed.t \
@@ -98,6 +100,7 @@ dist_check_SCRIPTS += \
 	t/t3012-paths.t \
 	t/t3013-virtual.t \
 	t/t3014-link.t \
+	t/t3015-ends.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \

@@ -1,162 +1,114 @@
 #!/bin/sh
 #
-# Faults of a save and of a conversion: killed at every call that writes, no
-# space from any call on, an error or a short write at any: the old checkpoint
-# is valid or the new one complete, and nothing else ever looks valid.
+# Faults of a save, of fsdp-prune and of a repair, at each call that changes,
+# looks or removes: the older checkpoint is valid or the new one complete, and
+# nothing else ever looks valid.
 #
-test_description='Faults while checkpoints are written'
+test_description='Faults while checkpoints are saved and kept'
 
 . "$SHARNESS_SH"
 
-test_have_prereq SANITIZED && skip_all 'a preloaded library and a sanitizer'
+test_have_prereq FAULT || skip_all 'no library to preload, or a sanitizer'
 
-preload=$FSDP_BUILDDIR/t/.libs/libfault.so
-test -e "$preload" || skip_all 'no shared libraries'
-
-# fault MODE:N COMMAND...
-fault() {
-	what=$1
-	shift
-	env LD_PRELOAD="$preload" FSDP_FAULT="$what" FSDP_FAULT_DIR="$PWD" \
-		FSDP_FAULT_LOG="$PWD/../calls" "$@"
-}
-
-# calls COMMAND...: how many there are.
-calls() {
-	rm -f ../calls
-	fault count:0 "$@" >&2 && wc -c <../calls
-}
+FAULT_SAMPLE=8
 
 make_step() {
-	"$FSDP_BUILDDIR/t/ckpt-make" -w 1 --vocab 300 --width 32 --layers 1 \
+	"$FSDP_BUILDDIR/t/ckpt-make" -w 1 --vocab 40 --width 16 --layers 1 \
 		-n "$1" run
 }
 
-# hidden DIR: temporary files in it.
-hidden() {
-	find "$1" -name '.tmp*' | wc -l
+test_expect_success 'checkpoints to begin with' '
+	make_step 100 && mv run old &&
+	cp -r old run && make_step 200 && make_step 300 && mv run many &&
+	cp -r old broken && rm broken/step-00000100/index.h5
+'
+
+# What is tried, what there is before it, and whether that is over afterwards.
+save() {
+	"$@" "$FSDP_BUILDDIR/t/ckpt-make" -w 1 --vocab 40 --width 16 \
+		--layers 1 -n 200 run
+}
+prune() { "$@" fsdp-prune -j 1 --keep-last 1 run; }
+repair() { "$@" fsdp-verify -j 1 --repair run/step-00000100; }
+
+before() {
+	case $1 in
+	save) echo old ;;
+	prune) echo many ;;
+	repair) echo broken ;;
+	esac
 }
 
-# The run's directory holds a checkpoint that is whole, and none that is not.
-check_run() {
-	fsdp-ls run >list && for step in run/step-*; do
+is_complete() {
+	case $1 in
+	save) test -d run/step-00000200 ;;
+	prune) test ! -e run/step-00000200 ;;
+	repair) fsdp-verify -q run/step-00000100 ;;
+	esac
+}
+
+# All of the run's checkpoints are whole, and the newest is as new as it was.
+holds() {
+	case $1 in
+	save) set -- 100 ;;
+	prune) set -- 300 ;;
+	repair) # what its files hold, whether or not they can be opened yet
+		(cd run/step-00000100 && cmp shard-00000.h5 \
+			../../old/step-00000100/shard-00000.h5)
+		return
+		;;
+	esac
+	test -d run/step-00000$1 && for step in run/step-*; do
 		fsdp-verify -q "$step" || return 1
 	done
 }
 
-# each_save MODE CODE...: at each call; the status is one of these.
-each_save() {
-	mode=$1 codes=" $2 "
-	n=1
-	total=$(cat ../saves) && test "$total" -gt 10 || return 1
-	while test $n -le "$total"; do
-		rm -rf run && cp -r ../old run || return 1
-		fault "$mode:$n" "$FSDP_BUILDDIR/t/ckpt-make" -w 1 --vocab 300 \
-			--width 32 --layers 1 -n 200 run >log 2>&1
-		code=$?
-		case $codes in
-		*" $code "*) ;;
-		*) echo "$mode:$n: status $code"; cat log; return 1 ;;
-		esac
-		test $code != 0 || test -d run/step-00000200 || return 1
-		check_run || { echo "$mode:$n: damaged"; return 1; }
-		if test $mode != kill && test "$(hidden run)" != 0; then
-			echo "$mode:$n: leftovers"
-			find run -name '.tmp*'
-			return 1
-		fi
-		n=$((n + 1))
-	done
+# judge WHAT MODE STATUS CALL
+judge() {
+	holds "$1" || return
+	test "$3" != 0 || is_complete "$1" || return
+	case $2 in
+	kill) # of a save, by the process that waits for the one that died
+		test "$3" != 0 || test "$1" = save
+		return
+		;;
+	esac
+	test -z "$(find run -name "*.tmp*")" || test "$1" = prune || return
+	case $2,$3,$4 in
+	eintr,0,* | *short,0,*) ;;
+	enospc,0,* | edquot,0,* | *,0,link | *,0,close) ;;
+	*,74,*) grep "run.*: $(fault_text "$2")" said ;;
+	*) return 1 ;;
+	esac
 }
 
-# each_convert MODE CODES FUNCTION TARGET [DIFF-OPTION]
-each_convert() {
-	mode=$1 codes=" $2 " command=$3 target=$4
-	n=1
-	total=$(cat "../$command") && test "$total" -gt 5 || return 1
-	while test $n -le "$total"; do
-		rm -rf "$target" .tmp* config.json
-		fault "$mode:$n" sh -c ". ../commands; $command" >log 2>&1
-		code=$?
-		case $codes in
-		*" $code "*) ;;
-		*) echo "$mode:$n: status $code"; cat log; return 1 ;;
-		esac
-		if test -e "$target"; then
-			fsdp-diff -q ../source/step-00000100 "$target" $5 || {
-				echo "$mode:$n: damaged"
-				return 1
-			}
-		elif test $code = 0; then
-			echo "$mode:$n: status 0 and no target"
-			return 1
-		fi
-		if test $code != 137 && test "$(hidden .)" != 0; then
-			echo "$mode:$n: leftovers"
-			return 1
-		fi
-		n=$((n + 1))
-	done
+# faults WHAT MODE: at each call, or at some.
+faults() {
+	bad=0
+	rm -rf run && cp -r "$(before "$1")" run &&
+	"$1" fault_points "$2" >points && test -s points || return
+	while read -r number kind call path; do
+		rm -rf run && cp -r "$(before "$1")" run
+		"$1" fault "$2:$number" >said 2>&1 </dev/null
+		status=$?
+		judge "$1" "$2" $status "$call" || {
+			echo "$1 $2:$number, $kind $call $path: status $status"
+			cat said
+			find run
+			bad=1
+		}
+	done <points
+	echo "$1 $2: $(wc -l <points) calls"
+	test $bad = 0
 }
 
-test_expect_success 'checkpoints to begin with' '
-	mkdir work source &&
-	"$FSDP_BUILDDIR/t/ckpt-make" -w 2 --vocab 300 --width 32 --layers 1 source &&
-	(cd work && make_step 100 && mv run ../old) &&
-	cat >commands <<-EOT &&
-	reshard() { exec fsdp-reshard -q -j 1 -w 3 ../source/step-00000100 target; }
-	convert() { exec fsdp-convert -q -j 1 ../source/step-00000100 \
-		target.safetensors; }
-	EOT
-	(cd work && cp -r ../old run &&
-	 calls "$FSDP_BUILDDIR/t/ckpt-make" -w 1 --vocab 300 --width 32 \
-		--layers 1 -n 200 run >../saves && rm -rf run &&
-	 calls sh -c ". ../commands; reshard" >../reshard && rm -rf target &&
-	 calls sh -c ". ../commands; convert" >../convert) &&
-	test_debug "cat saves reshard convert"
-'
-
-test_expect_success "a save killed at each call" '
-	(cd work && each_save kill "2 0")
-'
-
-test_expect_success "a save without space from each call on" '
-	(cd work && each_save enospc "74 0")
-'
-
-test_expect_success "a save with an error at each call" '
-	(cd work && each_save eio 74)
-'
-
-test_expect_success "a save with a short write at each call" '
-	(cd work && each_save short 0)
-'
-
-test_expect_success "a reshard killed at each call" '
-	(cd work && each_convert kill 137 reshard target)
-'
-
-test_expect_success "a reshard without space from each call on" '
-	(cd work && each_convert enospc "74 0" reshard target)
-'
-
-test_expect_success "a reshard with an error at each call" '
-	(cd work && each_convert eio 74 reshard target)
-'
-
-test_expect_success "a reshard with a short write at each call" '
-	(cd work && each_convert short 0 reshard target)
-'
-
-for mode in "kill 137" "enospc 74" "eio 74" "short 0"; do
-	test_expect_success "a conversion to safetensors: $mode" '
-		(cd work && each_convert ${mode% *} "${mode#* } 0" convert \
-			target.safetensors --only-model)
-	'
+for what in save prune repair; do
+	for mode in kill enospc edquot eio estale short readshort eintr; do
+		case $what,$mode in
+		prune,short) continue ;; # it writes nothing
+		esac
+		test_expect_success "$what: $mode" "faults $what $mode"
+	done
 done
-
-test_expect_success 'the sources are what they were' '
-	fsdp-verify -q source/step-00000100
-'
 
 test_done

@@ -126,41 +126,6 @@ test_expect_success 'what llm.c has no place for is named' '
 	refused 2 "is no JSON" --set num_heads=four gpt2.h5
 '
 
-# faults MODE CODE...: at each call that writes; the status is one of these, and
-# there is a whole target or none.
-faults() {
-	mode=$1 codes=" $2 " n=1
-	rm -f calls && faulty count:0 && total=$(wc -c <calls) &&
-		test "$total" -gt 10 || return 1
-	while test $n -le "$total"; do
-		faulty "$mode:$n"
-		code=$?
-		case $codes in
-		*" $code "*) ;;
-		*) echo "$mode:$n: status $code" && return 1 ;;
-		esac
-		if test -e hit || test $code = 0; then
-			fsdp-diff -q two hit || return 1
-		fi
-		n=$((n + 1))
-	done
-}
-
-# faulty FAULT: one conversion.
-faulty() {
-	rm -rf hit .tmp*
-	env LD_PRELOAD="$preload" FSDP_FAULT="$1" FSDP_FAULT_DIR="$PWD" \
-		FSDP_FAULT_LOG="$PWD/calls" fsdp-convert -q -j 1 --to llmc -w 2 \
-		two hit 2>/dev/null
-}
-
-preload=$FSDP_BUILDDIR/t/.libs/libfault.so
-test -e "$preload" && ! test_have_prereq SANITIZED && test_set_prereq FAULT
-
-test_expect_success FAULT 'killed, without space, with an error at each call' '
-	faults kill 137 && faults enospc "74 0" && faults eio 74
-'
-
 for sample in llmc-fp32-z2-a llmc-fp32-z4-a; do
 	test_expect_success SAMPLES "$sample: the same files again" '
 		cp -r "$llmc/$sample/ckpt" "$sample" &&

@@ -35,14 +35,10 @@ static bool has_our_manifest(const char *dir)
 {
     char *path = io_path("%s/" MANIFEST_NAME, dir);
     char head[256] = "";
-    bool ours = false;
-    int fd;
+    bool ours = path != NULL &&
+                io_read_head(path, head, sizeof(head) - 1) > 0 &&
+                strstr(head, MANIFEST_FORMAT) != NULL;
 
-    if (path != NULL && io_open(path, O_RDONLY, 0, &fd, NULL) == FSDP_OK) {
-        ours = read(fd, head, sizeof(head) - 1) > 0 &&
-               strstr(head, MANIFEST_FORMAT) != NULL;
-        close(fd);
-    }
     free(path);
     return ours;
 }

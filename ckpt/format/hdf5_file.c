@@ -871,7 +871,7 @@ static fsdp_status_t reserve(int fd, uint64_t size, const char *path,
         rc = fallocate(fd, 0, 0, (off_t)size);
     } while (rc != 0 && errno == EINTR);
     if (rc != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) {
-        rc = ftruncate(fd, (off_t)size);
+        return io_truncate(fd, size, path, err);
     }
     if (rc != 0) {
         return fsdp_error_set(
@@ -948,10 +948,7 @@ static fsdp_status_t write_file(hdf5_file_t *file, uint64_t size, uint32_t *crc,
     if (status == FSDP_OK) {
         status = copy_gaps(file, fd, size, buf, crc, err);
     }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m",
-                                file->path);
-    }
+    status = io_close(fd, status, file->path, err);
     if (status != FSDP_OK) {
         unlink(file->path);
     }

@@ -103,9 +103,7 @@ fsdp_status_t hdf5_trailer_append(catalog_t *cat, uint32_t file,
         status = io_pwrite(fd, &footer, sizeof(footer), footer.rows + rows_size,
                            path, err);
     }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
+    status = io_close(fd, status, path, err);
     if (status == FSDP_OK) {
         entry->table = footer.table;
         entry->size = footer.rows + rows_size + sizeof(footer);

@@ -2,6 +2,7 @@
 
 #include "ckpt/format/hdf5_util.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,21 +27,37 @@ void hdf5_leave(const hdf5_guard_t *guard)
     pthread_mutex_unlock(&hdf5_mutex);
 }
 
+enum { REASON_MOST = 1000 };
+
 /* The first entry of a walk upward is the innermost. */
 static herr_t take_innermost(unsigned n, const H5E_error2_t *entry, void *arg)
 {
     char *text = arg;
 
     (void)n;
-    snprintf(text, 200, "%s", entry->desc);
+    snprintf(text, REASON_MOST, "%s", entry->desc);
 
     return 1;
+}
+
+/* HDF5 tells what the system said only in words; 0 if it said nothing. */
+static int reason_errno(const char *reason)
+{
+    static const char key[] = ", errno = ";
+    const char *at = NULL;
+
+    /* The last one: the file's name comes before. */
+    for (const char *p = strstr(reason, key); p != NULL; p = strstr(at, key)) {
+        at = p + strlen(key);
+    }
+
+    return (at != NULL) ? atoi(at) : 0;
 }
 
 fsdp_status_t hdf5_error(fsdp_error_t *err, fsdp_status_t status,
                          const char *path, const char *fmt, ...)
 {
-    char what[200], innermost[200] = "no reason given";
+    char what[200], innermost[REASON_MOST] = "no reason given";
     va_list ap;
 
     va_start(ap, fmt);
@@ -50,7 +67,11 @@ fsdp_status_t hdf5_error(fsdp_error_t *err, fsdp_status_t status,
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, innermost);
     H5Eclear2(H5E_DEFAULT);
 
-    return fsdp_error_set(err, status, "%s: %s (HDF5: %s)", path, what,
+    errno = reason_errno(innermost);
+    if (errno != 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: %s: %m", path, what);
+    }
+    return fsdp_error_set(err, status, "%s: %s (HDF5: %.200s)", path, what,
                           innermost);
 }
 
@@ -168,7 +189,7 @@ void hdf5_types_close(hdf5_types_t *types)
 
 hid_t hdf5_open_file(const char *path)
 {
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file;
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file, why;
 
     if (fapl < 0) {
         return fapl;
@@ -177,8 +198,15 @@ hid_t hdf5_open_file(const char *path)
 #if HDF5_HAVE_FILE_LOCKING
     H5Pset_file_locking(fapl, false, true);
 #endif
-    file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    do {
+        errno = 0;
+        file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    } while (file < 0 && errno == EINTR);
+
+    /* Closing the list would forget why the file could not be opened. */
+    why = H5Eget_current_stack();
     H5Pclose(fapl);
+    H5Eset_current_stack(why);
 
     return file;
 }

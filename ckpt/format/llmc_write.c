@@ -627,14 +627,10 @@ static fsdp_status_t write_file(const char *path, const unsigned char *header,
 
     FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
     status = io_pwrite(fd, header, LLMC_HEADER, 0, path, err);
-    if (status == FSDP_OK && ftruncate(fd, (off_t)size) != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
-                                path);
+    if (status == FSDP_OK) {
+        status = io_truncate(fd, size, path, err);
     }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
-    return status;
+    return io_close(fd, status, path, err);
 }
 
 fsdp_status_t llmc_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,

@@ -10,6 +10,7 @@
 #include "config.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -217,7 +218,11 @@ static fsdp_status_t hash_file(const char *path, char hex[65],
     } else {
         status = io_open(path, O_RDONLY, 0, &fd, err);
     }
-    while (status == FSDP_OK && (n = read(fd, buffer, 1 << 20)) > 0) {
+    while (status == FSDP_OK &&
+           ((n = read(fd, buffer, 1 << 20)) > 0 || (n < 0 && errno == EINTR))) {
+        if (n < 0) {
+            continue;
+        }
         EVP_DigestUpdate(context, buffer, (size_t)n);
         *bytes_p += (uint64_t)n;
     }

@@ -324,14 +324,10 @@ static fsdp_status_t write_header(const char *path, const text_t *text,
     if (status == FSDP_OK) {
         status = io_pwrite(fd, text->data, text->size, 8, path, err);
     }
-    if (status == FSDP_OK && ftruncate(fd, (off_t)size) != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
-                                path);
+    if (status == FSDP_OK) {
+        status = io_truncate(fd, size, path, err);
     }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
-    return status;
+    return io_close(fd, status, path, err);
 }
 
 fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,

@@ -38,13 +38,9 @@ static bool is_torch(const char *dir, const char *name)
 {
     char *path = has_extension(name) ? io_path("%s/%s", dir, name) : NULL;
     unsigned char head[16] = {0};
-    int fd = (path != NULL) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    bool found = fd >= 0 && pread(fd, head, sizeof(head), 0) > 0 &&
+    bool found = path != NULL && io_read_head(path, head, sizeof(head)) > 0 &&
                  torch_file_probe(head);
 
-    if (fd >= 0) {
-        close(fd);
-    }
     free(path);
     return found;
 }

@@ -191,6 +191,33 @@ fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+fsdp_status_t io_truncate(int fd, uint64_t size, const char *path,
+                          fsdp_error_t *err)
+{
+    int rc;
+
+    do {
+        rc = ftruncate(fd, (off_t)size);
+    } while (rc != 0 && errno == EINTR);
+    if (rc != 0) {
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
+                              path);
+    }
+
+    return FSDP_OK;
+}
+
+/* After EINTR the descriptor is closed: another one may have its number. */
+fsdp_status_t io_close(int fd, fsdp_status_t status, const char *path,
+                       fsdp_error_t *err)
+{
+    if (close(fd) != 0 && errno != EINTR && status == FSDP_OK) {
+        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
+    }
+
+    return status;
+}
+
 fsdp_status_t io_fsync_path(const char *path, fsdp_error_t *err)
 {
     fsdp_status_t status;
@@ -277,6 +304,26 @@ err_close:
     return status;
 }
 
+size_t io_read_head(const char *path, void *buf, size_t size)
+{
+    struct stat st;
+    size_t got = 0;
+    int fd;
+
+    if (io_open(path, O_RDONLY, 0, &fd, NULL) != FSDP_OK) {
+        return 0;
+    }
+
+    if (fstat(fd, &st) == 0) {
+        got = ((uint64_t)st.st_size < size) ? (size_t)st.st_size : size;
+        if (io_pread(fd, buf, got, 0, path, NULL) != FSDP_OK) {
+            got = 0;
+        }
+    }
+    close(fd);
+    return got;
+}
+
 fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
                               fsdp_error_t *err)
 {
@@ -297,9 +344,7 @@ fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
     if (status == FSDP_OK) {
         status = io_fsync(fd, tmp, err);
     }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", tmp);
-    }
+    status = io_close(fd, status, tmp, err);
     if (status == FSDP_OK) {
         status = io_rename(tmp, path, err);
     }
@@ -313,18 +358,10 @@ err_free:
 
 fsdp_status_t io_make_file(const char *path, uint64_t size, fsdp_error_t *err)
 {
-    fsdp_status_t status = FSDP_OK;
     int fd;
 
     FSDP_TRY(io_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd, err));
-    if (ftruncate(fd, (off_t)size) != 0) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot set its size: %m",
-                                path);
-    }
-    if (close(fd) != 0 && status == FSDP_OK) {
-        status = fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot close: %m", path);
-    }
-    return status;
+    return io_close(fd, io_truncate(fd, size, path, err), path, err);
 }
 
 fsdp_status_t io_make_dirs(const char *path, fsdp_error_t *err)

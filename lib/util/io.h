@@ -24,6 +24,9 @@ fsdp_status_t io_pread(int fd, void *buf, size_t size, uint64_t offset,
 fsdp_status_t io_pwrite(int fd, const void *buf, size_t size, uint64_t offset,
                         const char *path, fsdp_error_t *err);
 
+/* What there is of the first @a size bytes of a file: 0 if it cannot be read. */
+size_t io_read_head(const char *path, void *buf, size_t size);
+
 /* The same from and into several buffers at once.  The array is changed.
  * Writes go in calls of a size that is quick for data of any length. */
 fsdp_status_t io_preadv(int fd, struct iovec *iov, size_t num, uint64_t offset,
@@ -33,6 +36,15 @@ fsdp_status_t io_pwritev(int fd, struct iovec *iov, size_t num, uint64_t offset,
                          const char *path, fsdp_error_t *err);
 
 fsdp_status_t io_fsync(int fd, const char *path, fsdp_error_t *err);
+
+fsdp_status_t io_truncate(int fd, uint64_t size, const char *path,
+                          fsdp_error_t *err);
+
+/* Close a file that was written to: a network file system may only now say
+ * that a write has failed.
+ * @return @a status, unless that is FSDP_OK and closing fails. */
+fsdp_status_t io_close(int fd, fsdp_status_t status, const char *path,
+                       fsdp_error_t *err);
 
 /* Make a file of @a size bytes, all holes, which must not be there. */
 fsdp_status_t io_make_file(const char *path, uint64_t size, fsdp_error_t *err);
