@@ -100,8 +100,9 @@ static fsdp_status_t want(convert_t *convert, uint64_t tensor,
     if (wanted->name[0] == '\0') {
         free(wanted->name);
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                              "tensor %s would have an empty name",
-                              entry->name);
+                              "tensor '%s' would have an empty name: leave it "
+                              "out with --exclude '%s'",
+                              entry->name, entry->name);
     }
     if (convert->config->cast && dtype_is_float(wanted->dtype) &&
         (convert->format->id != FSDP_CKPT_LLMC ||

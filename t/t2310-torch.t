@@ -162,7 +162,17 @@ test_expect_success 'a type that PyTorch lacks is refused, with the tensor named
 	expect_code 2 fsdp-convert f4.safetensors f4.pt 2>err &&
 	grep "tensor odd: PyTorch has no tensors of type f4" err &&
 	expect_code 2 fsdp-convert --to dcp f4.safetensors f4 2>err &&
-	grep "tensor odd: PyTorch has no tensors of type f4" err
+	grep "tensor odd: PyTorch has no tensors of type f4: .*exclude .odd." err
+'
+
+test_expect_success 'a tensor without a name, and how to leave it out' '
+	safetensors noname.safetensors "{\"\":{\"dtype\":\"U8\",\"shape\":[1],\
+\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\
+\"data_offsets\":[1,2]}}" "ab" &&
+	expect_code 2 fsdp-convert noname.safetensors noname.pt 2>err &&
+	grep "would have an empty name: leave it out with --exclude .." err &&
+	fsdp-convert --exclude "" noname.safetensors noname.pt &&
+	fsdp-diff --exclude "" noname.safetensors noname.pt
 '
 
 test_expect_success 'metadata that makes no sense is refused' '

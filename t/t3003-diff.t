@@ -166,4 +166,11 @@ test_expect_success SAMPLES 'a recipe for flat parameters, of either side' '
 	fsdp-diff --recipe "$manifest" flat.h5 "$sample"
 '
 
+test_expect_success SAMPLES 'a recipe that leaves out the padding' '
+	set -- "$FSDP_SAMPLES"/checkpoints/*local-orig*/manifest.json &&
+	sed "s/_padding/_x/" "$1" >recipe.json &&
+	expect_code 65 fsdp-ls --recipe recipe.json "${1%/*}/ckpt" 2>err &&
+	grep "elements, the files have .*use_orig_params PyTorch pads" err
+'
+
 test_done

@@ -75,8 +75,10 @@ fsdp_status_t dcp_archive_tensor(const catalog_tensor_t *tensor,
 
     if (type == NULL) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "tensor %s: PyTorch has no tensors of type %s",
-                              tensor->name, fsdp_dtype_name(dtype));
+                              "tensor %s: PyTorch has no tensors of type %s: "
+                              "leave it out with --exclude '%s'",
+                              tensor->name, fsdp_dtype_name(dtype),
+                              tensor->name);
     }
 
     pickle_write_begin(&writer, 2);

@@ -289,9 +289,11 @@ static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
             free(items);
             return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                                   "tensor %s (%s) cannot be written to "
-                                  "safetensors",
+                                  "safetensors: leave it out with --exclude "
+                                  "'%s'",
                                   tensor->name,
-                                  fsdp_dtype_name((fsdp_dtype_t)tensor->dtype));
+                                  fsdp_dtype_name((fsdp_dtype_t)tensor->dtype),
+                                  tensor->name);
         }
     }
     qsort(items, count, sizeof(*items), by_dtype_and_name);

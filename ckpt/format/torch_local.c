@@ -13,7 +13,9 @@
 #include "ckpt/format/torch.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,6 +240,7 @@ static fsdp_status_t read_flat(local_t *local, flat_t *flat)
     const json_t *shapes = json_object_get(recipe, "shapes");
     size_t num = json_array_size(names);
     param_t *larger;
+    char why[200];
 
     if (!json_is_array(names) || json_array_size(shapes) != num) {
         return bad(local, flat->key,
@@ -269,10 +272,18 @@ static fsdp_status_t read_flat(local_t *local, flat_t *flat)
     }
 
     if (!read_places(recipe, local->params + flat->first, flat->num,
-                     &flat->total) ||
-        flat->total != flat->item->first->whole[0]) {
+                     &flat->total)) {
         return bad(local, flat->key,
-                   "its recipe has another number of elements than the files");
+                   "its recipe has other numbers of elements than its shapes");
+    }
+    if (flat->total != flat->item->first->whole[0]) {
+        snprintf(why, sizeof(why),
+                 "its recipe is of %" PRIu64
+                 " elements, the files have %" PRIu64
+                 ": with use_orig_params PyTorch pads, which the recipe must "
+                 "say, see fsdp-verify(1)",
+                 flat->total, flat->item->first->whole[0]);
+        return bad(local, flat->key, why);
     }
     return FSDP_OK;
 }
