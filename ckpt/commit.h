@@ -33,7 +33,7 @@ typedef struct {
     double deadline; /* seconds that a wait for others may take */
     /* The ranks know of each other only that they have the same id: they meet
      * first.  Then errors name hosts, the deadline counts from a rank's last
-     * sign of life, and what an earlier attempt with this id left is removed. */
+     * sign of life, and what an earlier attempt with this id left goes. */
     bool meet;
     bool (*go_on)(void *arg); /* asked while waiting; false: stop with
                                  FSDP_ERR_CANCELLED.  NULL: never */

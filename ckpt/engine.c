@@ -25,7 +25,7 @@
 #define MEM_MIN     (64u << 10)  /* least buffer that is worth a thread */
 #define FLUSH_LEAST (256u << 10) /* shorter runs are left to the sync */
 #define PAGE        4096
-#define UNIT        48 /* copies are cut at multiples of it: any element type fits */
+#define UNIT        48 /* copies are cut at multiples of it: any type fits */
 #define CUT         (3 * PAGE) /* or of this: whole pages, where aligned */
 
 enum { BATCH_PARTS = 256 };

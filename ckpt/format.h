@@ -25,7 +25,7 @@ typedef struct {
     const char *what; /* for messages: "a sharded HDF5 checkpoint" */
 
     /* Does it look like this format, whole or damaged?  Cheap: file names and
-     * the first bytes.  The first format of the table that says yes opens it. */
+     * first bytes.  The first format of the table that says yes opens it. */
     bool (*probe)(const format_look_t *look);
 
     /**

@@ -342,7 +342,8 @@ typedef struct {
     const char *const *exclude;
     size_t num_exclude;
     const char *const *rename; /* "FROM=TO", applied in order: FROM is a whole
-                                  name, or a prefix that ends in '*' as TO does */
+                                  name, or a prefix that ends in '*' as TO
+                                  does */
     size_t num_rename;
     bool cast;               /* to cast_dtype, floating-point tensors only */
     fsdp_dtype_t cast_dtype; /* f32, bf16, f16 or f64 */

@@ -59,7 +59,7 @@ static fsdp_status_t mpi_error(fsdp_error_t *err, int rc, const char *call)
 
 /* --- Life ----------------------------------------------------------------- */
 
-/* Where the program has initialised MPI itself, it must allow for our thread. */
+/* Where the program has initialised MPI itself, it must allow our thread. */
 static fsdp_status_t check_threads(fsdp_error_t *err)
 {
     int provided;

@@ -14,7 +14,7 @@
         }                                     \
     } while (0)
 
-/* For functions with a `status` variable and labels named for what they undo. */
+/* For functions with a `status` variable and labels that say what they undo. */
 #define FSDP_TRY_GOTO(_expr, _label)          \
     do {                                      \
         status = (_expr);                     \

@@ -26,7 +26,7 @@ uint64_t digest_key(const char *kind, const char *name);
 void digest_add(digest_t *digest, uint64_t key, const uint32_t *bits,
                 uint64_t first, uint64_t count);
 
-/* Add a tensor's constant: by the holder of element 0, rank 0 if it is empty. */
+/* Add a tensor's constant: by the holder of element 0, rank 0 if none has. */
 void digest_add_tensor(digest_t *digest, uint64_t key, uint64_t numel);
 
 #endif
