@@ -18,6 +18,7 @@ writer() {
 	split) echo fsdp-convert -j 1 --to safetensors --shard-size 20000 \
 		source ;;
 	torch) echo fsdp-convert -j 1 --to torch source ;;
+	from-plain) echo fsdp-convert -j 1 --to safetensors plain.h5 ;;
 	dcp | dcp-hf) echo fsdp-convert -j 1 --to "$1" -w 2 source ;;
 	universal) echo fsdp-convert -j 1 --to universal universal ;;
 	llmc) echo fsdp-convert -j 1 --to llmc -w 2 --rules gpt2-llmc \
@@ -29,7 +30,7 @@ writer() {
 # The file in the work directory that a writer makes.
 target() {
 	case $1 in
-	safetensors) echo target.safetensors ;;
+	safetensors | from-plain) echo target.safetensors ;;
 	*) echo target ;;
 	esac
 }
@@ -39,13 +40,14 @@ test_expect_success 'sources and what comes of them' '
 	mv made/step-00000100 source &&
 	fsdp-convert -i "model/tr*" -i "optim/*" -x model/lm_head.weight \
 		source gpt2 &&
+	fsdp-convert --to hdf5-file source plain.h5 &&
 	fsdp-convert -i "model/*.ln_1.*" -i "optim/*.ln_1.*" \
 	 --rename "model/*=fp32.*" \
 		--rename "optim/exp_avg/*=exp_avg.*" \
 		--rename "optim/exp_avg_sq/*=exp_avg_sq.*" source universal &&
 	mkdir want work &&
 	for name in reshard hdf5-file safetensors split torch dcp dcp-hf \
-		universal llmc; do
+		universal llmc from-plain; do
 		mkdir want/$name &&
 		$(writer $name) "want/$name/$(target $name)" || return 1
 	done
@@ -86,7 +88,7 @@ judge() {
 		esac
 		;;
 	74,74)
-		grep "^fsdp-[a-z]*: .*\(work\|source\|gpt2\|universal\).*: $(fault_text "$2")" \
+		grep "^fsdp-[a-z]*: .*\(work\|source\|gpt2\|universal\|plain.h5\).*: $(fault_text "$2")" \
 			said
 		;;
 	1??,1??) test "$3" = "$expect" && grep "stopped by a signal" said ;;
@@ -118,7 +120,7 @@ faults() {
 }
 
 for name in reshard hdf5-file safetensors split torch dcp dcp-hf universal \
-	llmc; do
+	llmc from-plain; do
 	for mode in kill enospc edquot eio estale short readshort readeio eintr \
 		int term hup; do
 		test_expect_success "$name: $mode" "faults $name $mode"

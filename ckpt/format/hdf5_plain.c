@@ -774,17 +774,9 @@ static hid_t open_framed(hdf5_frame_t *frame, const char *path)
     return file;
 }
 
-static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
+static fsdp_status_t read_opened(walk_t *walk, hid_t file, catalog_t *cat)
 {
-    fsdp_status_t status;
-    hid_t file = open_framed(&walk->frame, walk->path);
-
-    if (file < 0) {
-        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
-                          "cannot open it as HDF5");
-    }
-
-    status = hdf5_types_open(&walk->types, walk->err);
+    fsdp_status_t status = hdf5_types_open(&walk->types, walk->err);
     if (status == FSDP_OK) {
         status = read_root(walk, file, cat);
     }
@@ -793,7 +785,19 @@ static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
     }
     hdf5_types_close(&walk->types);
     H5Fclose(file);
-    if (status == FSDP_OK && walk->frame.error != 0) {
+    return status;
+}
+
+static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
+{
+    hid_t file = open_framed(&walk->frame, walk->path);
+    fsdp_status_t status =
+        (file < 0) ? hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                                "cannot open it as HDF5")
+                   : read_opened(walk, file, cat);
+
+    /* HDF5 has seen zeros instead: whatever it made of them is no news. */
+    if (walk->frame.error != 0) {
         errno = walk->frame.error;
         return fsdp_error_set(walk->err, FSDP_ERR_IO, "%s: cannot read: %m",
                               walk->path);
