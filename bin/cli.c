@@ -206,6 +206,11 @@ char *cli_printable(const char *text)
     return clean;
 }
 
+const char *cli_s(uint64_t num)
+{
+    return (num == 1) ? "" : "s";
+}
+
 size_t cli_width(const char *text)
 {
     size_t size = strlen(text), width = 0, n;

@@ -63,6 +63,9 @@ __attribute__((format(printf, 1, 2))) char *cli_printf(const char *fmt, ...);
  */
 char *cli_printable(const char *text);
 
+/* The end of the plural: "" for one, else "s". */
+const char *cli_s(uint64_t num);
+
 /* Columns that @a text, which is printable UTF-8, takes on a terminal. */
 size_t cli_width(const char *text);
 

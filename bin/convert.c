@@ -596,10 +596,10 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     print_notes(set);
     printf("%s: %s%s, from %s\n", target, convert->dry_run ? "would be " : "",
            to, from);
-    printf("%" PRIu64 " tensors, %s (%" PRIu64 " bytes) in %" PRIu64 " file%s",
-           result->tensors, size_format(result->bytes_written, size),
-           result->bytes_written, result->files,
-           (result->files == 1) ? "" : "s");
+    printf("%" PRIu64 " tensor%s, %s (%" PRIu64 " bytes) in %" PRIu64 " file%s",
+           result->tensors, cli_s(result->tensors),
+           size_format(result->bytes_written, size), result->bytes_written,
+           result->files, cli_s(result->files));
     if (!convert->dry_run) {
         printf(", %.2f s (%s)", result->seconds, rate);
         if (set->tool.launch.size > 1) {
@@ -612,9 +612,10 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
                size_format(result->bytes_shared, size), result->bytes_shared);
     }
     if (set->verbose || convert->dry_run) {
-        printf("%s (%" PRIu64 " bytes) %s in %" PRIu64 " copies\n",
+        printf("%s (%" PRIu64 " bytes) %s in %" PRIu64 " cop%s\n",
                size_format(result->bytes_read, size), result->bytes_read,
-               convert->dry_run ? "to read" : "read", result->copies);
+               convert->dry_run ? "to read" : "read", result->copies,
+               (result->copies == 1) ? "y" : "ies");
     }
     if (convert->dry_run) {
         printf("%s needed", size_format(result->bytes_needed, size));

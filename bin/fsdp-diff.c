@@ -222,13 +222,14 @@ static void print_text(const gather_t *gather,
     }
     size_format(result->bytes, size);
     if (gather->num == 0) {
-        printf("the same: %" PRIu64 " tensors, %s read in %.2f s (%s)\n",
-               result->tensors, size, result->seconds, rate);
+        printf("the same: %" PRIu64 " tensor%s, %s read in %.2f s (%s)\n",
+               result->tensors, cli_s(result->tensors), size, result->seconds,
+               rate);
     } else {
-        printf("they differ in %" PRIu64 " place%s; %" PRIu64 " tensors "
+        printf("they differ in %" PRIu64 " place%s; %" PRIu64 " tensor%s "
                "compared, %s read in %.2f s (%s)\n",
-               gather->num, (gather->num == 1) ? "" : "s", result->tensors,
-               size, result->seconds, rate);
+               gather->num, cli_s(gather->num), result->tensors,
+               cli_s(result->tensors), size, result->seconds, rate);
     }
     free(rate);
 }

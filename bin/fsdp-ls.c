@@ -238,24 +238,24 @@ static void print_summary(const list_t *list)
     char size[SIZE_TEXT_MAX];
 
     printf("%s: %s\n", path, summary);
-    printf("%" PRIu64 " tensors, %s (%" PRIu64 " bytes), %" PRIu64 " pieces in "
+    printf("%" PRIu64 " tensor%s, %s (%" PRIu64 " bytes), %" PRIu64
+           " piece%s in "
            "%" PRIu64 " file%s",
-           info->num_tensors, size_format(info->bytes, size), info->bytes,
-           info->num_pieces, info->num_files,
-           (info->num_files == 1) ? "" : "s");
+           info->num_tensors, cli_s(info->num_tensors),
+           size_format(info->bytes, size), info->bytes, info->num_pieces,
+           cli_s(info->num_pieces), info->num_files, cli_s(info->num_files));
     if (info->num_aliases > 0) {
         printf(", %" PRIu64 " tied name%s", info->num_aliases,
-               (info->num_aliases == 1) ? "" : "s");
+               cli_s(info->num_aliases));
     }
     if (info->num_values > 0) {
         printf(", %" PRIu64 " value%s", info->num_values,
-               (info->num_values == 1) ? "" : "s");
+               cli_s(info->num_values));
     }
     putchar('\n');
     if (list->num < info->num_tensors) {
         printf("%zu tensor%s chosen, %s (%" PRIu64 " bytes)\n", list->num,
-               (list->num == 1) ? "" : "s", size_format(list->bytes, size),
-               list->bytes);
+               cli_s(list->num), size_format(list->bytes, size), list->bytes);
     }
     free(summary);
     free(path);

@@ -144,10 +144,10 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
     char *rate = tool_rate(result->bytes, result->seconds);
     char size[SIZE_TEXT_MAX], unchecked[SIZE_TEXT_MAX];
 
-    printf("%s: %" PRIu64 " tensors, %" PRIu64 " file%s, %s read in %.2f s "
+    printf("%s: %" PRIu64 " tensor%s, %" PRIu64 " file%s, %s read in %.2f s "
            "(%s)\n",
            (result->findings == 0) ? "good" : "not good", result->tensors,
-           result->files, (result->files == 1) ? "" : "s",
+           cli_s(result->tensors), result->files, cli_s(result->files),
            size_format(result->bytes, size), result->seconds, rate);
     if (result->unchecked > 0) {
         printf("no checksum covers %" PRIu64 " bytes (%s): whether they are "
@@ -239,12 +239,14 @@ static void print_compared(const gather_t *gather,
         cli_json_set(all, "seconds", cli_json_number(result->seconds));
         cli_json_print(all);
     } else {
-        printf("%s: %" PRIu64 " tensors, %" PRIu64 " aliases, %" PRIu64
-               " values, %s read in %.2f s (%s)\n",
+        printf("%s: %" PRIu64 " tensor%s, %" PRIu64 " alias%s, %" PRIu64
+               " value%s, %s read in %.2f s (%s)\n",
                (result->findings == 0) ? "as the manifest says"
                                        : "not what the manifest says",
-               result->tensors, result->aliases, result->values,
-               size_format(result->bytes, size), result->seconds, rate);
+               result->tensors, cli_s(result->tensors), result->aliases,
+               (result->aliases == 1) ? "" : "es", result->values,
+               cli_s(result->values), size_format(result->bytes, size),
+               result->seconds, rate);
     }
     free(rate);
 }

@@ -164,7 +164,7 @@ char *tool_summary(const fsdp_ckpt_info_t *info)
     }
     if (info->mesh.world > 0) {
         snprintf(mesh, sizeof(mesh), ", %" PRIu32 " rank%s, %s",
-                 info->mesh.world, (info->mesh.world == 1) ? "" : "s",
+                 info->mesh.world, cli_s(info->mesh.world),
                  fsdp_strategy_name(info->mesh.strategy));
         if (info->mesh.strategy == FSDP_STRATEGY_HYBRID) {
             size_t used = strlen(mesh);
