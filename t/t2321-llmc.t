@@ -140,10 +140,10 @@ for sample in llmc-fp32-z2-a llmc-fp32-z4-a; do
 done
 
 test_expect_success SAMPLES 'the order of shuffled data is of so many ranks' '
-	fsdp-ls llmc-fp32-z4-a "optim/shuffle/3" &&
+	fsdp-ls llmc-fp32-z4-a "shuffle.3" &&
 	refused 2 "is there for 4 ranks, not for 2" -w 2 $position \
 		llmc-fp32-z4-a &&
-	fsdp-convert --to llmc -w 2 -x "optim/shuffle/*" $position \
+	fsdp-convert --to llmc -w 2 -x "shuffle.*" $position \
 		--set should_shuffle=false llmc-fp32-z4-a calm >out &&
 	test "$(words calm/state_00000123_00001.bin 2 4)" = "2 1 0 0 "
 '

@@ -177,7 +177,7 @@ test_expect_success FAULT 'a rank that dies: the others name it and its host' '
 '
 
 test_expect_success FAULT 'the first rank dies: so do the others' '
-	ranks 3 ./with_fault 0 kill:12 fsdp-reshard --deadline 5 -w 3 src many &&
+	ranks 3 ./with_fault 0 kill:20 fsdp-reshard --deadline 5 -w 3 src many &&
 	codes 137 69 69 && cat err.[12] >both &&
 	grep "^fsdp-reshard: rank [12]: many: .*rank 0 ($host)" both &&
 	test ! -e many && test -d .tmp-many-7.0.ranks

@@ -30,7 +30,7 @@
 
 #define LLMC_NUM_TENSORS 16
 
-#define LLMC_SHUFFLE "optim/shuffle/" /* then the rank */
+#define LLMC_SHUFFLE "shuffle." /* then the rank */
 
 #define LLMC_MODEL_NAME "model_%08" PRId64 ".bin"               /* step */
 #define LLMC_STATE_NAME "state_%08" PRId64 "_%05" PRIu32 ".bin" /* rank */
