@@ -639,6 +639,8 @@ fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
         goto err_free;
     }
 
+    /* These wait for others in turn, and know better who is absent. */
+    end += (rank_of != NULL) ? 1 : 0;
     for (uint32_t i = 0; i < num; i++) {
         commit_expect(commit, (rank_of != NULL) ? rank_of[i] : first + i);
     }
@@ -775,7 +777,8 @@ static bool has_given_up(const commit_t *commit, const char *published)
 
 fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
 {
-    double end = commit_now() + commit->deadline, look = 0;
+    /* Rank 0 waits for everyone, and says first who is absent. */
+    double end = commit_now() + commit->deadline + 2, look = 0;
     unsigned round = 0;
     char *path = commit_message_path(commit, "published", 0);
     char *none = NULL, who[100];

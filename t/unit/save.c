@@ -292,7 +292,7 @@ static void test_absent(void)
 
         prepare(&mesh, 50, (absent == 3) ? 2 : 0);
         for (uint32_t r = 0; r < 4; r++) {
-            ranks[r].config.deadline = 15;
+            ranks[r].config.deadline = 6;
         }
         save_all(4, absent);
         for (uint32_t r = 0; r < 4; r++) {
