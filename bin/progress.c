@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bin/cli.h"
+#include "lib/util/clock.h"
 #include "lib/util/size.h"
 
 #define REDRAW    0.1 /* seconds between drawings */
@@ -38,14 +38,6 @@ static void catch (int signo)
     caught = signo;
 }
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 void progress_begin(const char *what, bool quiet)
 {
     /* HDF5 takes an interrupted call for one that has failed. */
@@ -57,7 +49,7 @@ void progress_begin(const char *what, bool quiet)
     bar.draws = !quiet && isatty(STDERR_FILENO) && term != NULL &&
                 strcmp(term, "dumb") != 0;
     bar.drawn = false;
-    bar.began = now();
+    bar.began = clock_now();
     bar.last = bar.began + PATIENCE - REDRAW;
 
     /* A signal that is ignored (nohup) stays so. */
@@ -116,7 +108,7 @@ bool progress_update(uint64_t done, uint64_t total, void *arg)
 
     (void)arg;
     if (bar.draws && pthread_mutex_trylock(&bar.lock) == 0) {
-        t = now();
+        t = clock_now();
         if (t - bar.last >= REDRAW) {
             draw((double)done, (double)total, t - bar.began);
             bar.last = t;

@@ -144,14 +144,9 @@ void tool_begin(tool_t *tool, const char *what)
 char *tool_shape(uint32_t ndim, const uint64_t *dims)
 {
     const size_t most = sizeof(", 18446744073709551615");
-    char *text = cli_realloc(NULL, ndim + 1, most), *end = text;
+    char *text = cli_realloc(NULL, ndim + 1, most);
 
-    *end++ = '[';
-    for (uint32_t d = 0; d < ndim; d++) {
-        end += sprintf(end, "%s%" PRIu64, d ? ", " : "", dims[d]);
-    }
-    strcpy(end, "]");
-
+    size_shape(ndim, dims, text, (ndim + 1) * most);
     return text;
 }
 

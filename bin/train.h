@@ -194,9 +194,6 @@ bool setup_stopped(void);
 int setup_end(train_t *train, fsdp_status_t status, int code,
               const fsdp_error_t *err);
 
-/* Seconds since some start. */
-double setup_now(void);
-
 /* --- Modes ---------------------------------------------------------------- */
 
 /* Each sets the model up and does all its work.  Collective. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 
 /* What a rank says instead of a loss when its data failed: all learn of it by
@@ -66,12 +67,12 @@ static fsdp_status_t run_round(train_t *train, fsdp_mode_t mode, int64_t step,
     FSDP_TRY(
         fsdp_micro_begin(train->fsdp, mode, round, losses->count, &micro, err));
     if (micro != FSDP_IDLE) {
-        start = setup_now();
+        start = clock_now();
         data_status = data_batch(train->data,
                                  mode == FSDP_TRAIN ? DATA_TRAIN : DATA_VALID,
                                  (uint64_t)set->hyper[HYPER_SEED], step, micro,
                                  batch, train->tokens, data_err);
-        *data_seconds += setup_now() - start;
+        *data_seconds += clock_now() - start;
         tokens = (data_status == FSDP_OK) ? train->tokens : NULL;
     }
     if (mode == FSDP_TRAIN) {
@@ -159,7 +160,7 @@ static fsdp_status_t run_step(train_t *train, losses_t *losses,
     int64_t step = fsdp_get_step(train->fsdp);
     train_step_t result = {.step = step + 1, .lr = config_lr(set, step)};
     fsdp_counters_t before, after;
-    double start = setup_now();
+    double start = clock_now();
 
     fsdp_job_set_phase(train->job, "train", step + 1);
     fsdp_get_counters(train->fsdp, &before);
@@ -177,7 +178,7 @@ static fsdp_status_t run_step(train_t *train, losses_t *losses,
     FSDP_TRY(fsdp_optimizer_step(train->fsdp, result.lr, err));
     fsdp_get_counters(train->fsdp, &after);
     counters_add(&result.cost.counters, &after, &before);
-    result.cost.seconds = setup_now() - start;
+    result.cost.seconds = clock_now() - start;
     result.cost.tokens = (uint64_t)losses->count * hyper_u32(set, HYPER_BATCH) *
                          hyper_u32(set, HYPER_SEQ);
     result.micro_loss = losses->all;
@@ -190,13 +191,13 @@ static fsdp_status_t run_step(train_t *train, losses_t *losses,
 static fsdp_status_t validate(train_t *train, losses_t *losses,
                               fsdp_error_t *err)
 {
-    double start = setup_now(), loss, data_seconds = 0;
+    double start = clock_now(), loss, data_seconds = 0;
 
     fsdp_job_set_phase(train->job, "validate", fsdp_get_step(train->fsdp));
     FSDP_TRY(
         run_rounds(train, FSDP_EVAL, 0, losses, &loss, &data_seconds, err));
     report_valid(train, fsdp_get_step(train->fsdp), loss, losses->count,
-                 setup_now() - start);
+                 clock_now() - start);
 
     return FSDP_OK;
 }
@@ -228,12 +229,12 @@ static fsdp_status_t save(train_t *train, uint64_t *seen, fsdp_error_t *err)
     config.dir = train->set->save_dir;
     config.files = train->set->save_files;
     config.user_json = json;
-    start = setup_now();
+    start = clock_now();
     status = fsdp_save_start(train->fsdp, &config, err);
     free(json);
     watch_saves(train, seen);
     FSDP_TRY(status);
-    report_save_begin(train, step, &digest, setup_now() - start);
+    report_save_begin(train, step, &digest, clock_now() - start);
 
     return FSDP_OK;
 }

@@ -7,10 +7,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 
 /* Seconds in which the other ranks can say their part after one has failed. */
 #define GRACE 1
@@ -26,14 +26,6 @@ static void on_sigterm(int signo)
 bool setup_stopped(void)
 {
     return stopped;
-}
-
-double setup_now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* --- The job -------------------------------------------------------------- */
@@ -154,7 +146,7 @@ fsdp_status_t setup_load(train_t *train, fsdp_error_t *err)
 {
     fsdp_load_config_t config = FSDP_LOAD_CONFIG_INIT;
     fsdp_load_result_t result = {0};
-    double start = setup_now();
+    double start = clock_now();
 
     if (train->source == NULL) {
         return FSDP_OK;
@@ -170,7 +162,7 @@ fsdp_status_t setup_load(train_t *train, fsdp_error_t *err)
     }
     if (train->set->mode != MODE_SAMPLE) {
         report_line(train, "loaded %s in %.2f s", train->source,
-                    setup_now() - start);
+                    clock_now() - start);
     }
 
     return FSDP_OK;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 
 #define DEADLINE    600.0
@@ -25,14 +26,6 @@
 #define RESERVE     4096 /* a message that must get through without space */
 
 /* --- Helpers -------------------------------------------------------------- */
-
-double commit_now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 void commit_pause(unsigned *round)
 {
@@ -241,7 +234,6 @@ static fsdp_status_t split_target(commit_t *commit,
                                   fsdp_error_t *err)
 {
     size_t size = strlen(config->target);
-    char *slash;
 
     while (size > 1 && config->target[size - 1] == '/') {
         size--;
@@ -251,13 +243,8 @@ static fsdp_status_t split_target(commit_t *commit,
         return no_memory(config->target, err);
     }
 
-    slash = strrchr(commit->target, '/');
-    commit->name = strdup((slash != NULL) ? slash + 1 : commit->target);
-    commit->parent =
-        (slash == NULL) ? strdup(".")
-        : (slash == commit->target)
-            ? strdup("/")
-            : strndup(commit->target, (size_t)(slash - commit->target));
+    commit->name = strdup(io_base(commit->target));
+    commit->parent = io_parent(commit->target);
     if (commit->name == NULL || commit->parent == NULL) {
         return no_memory(config->target, err);
     }
@@ -377,20 +364,20 @@ static fsdp_status_t begin_other(commit_t *commit,
                                  const commit_config_t *config,
                                  fsdp_error_t *err)
 {
-    double end = commit_now() + commit->deadline, look = commit_now() + 2;
+    double end = clock_now() + commit->deadline, look = clock_now() + 2;
     unsigned round = 0;
 
     for (commit_refresh(commit->parent); !commit_exists(commit->ranks);
          commit_refresh(commit->parent)) {
-        if (commit_now() > look && commit_exists(commit->parent)) {
+        if (clock_now() > look && commit_exists(commit->parent)) {
             FSDP_TRY(commit_preflight(commit->parent, config->bytes,
                                       config->files, NULL, err));
-            look = commit_now() + 2;
+            look = clock_now() + 2;
         }
         if (commit->go_on != NULL && !commit->go_on(commit->arg)) {
             return fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
         }
-        if (commit_now() > end) {
+        if (clock_now() > end) {
             return fsdp_error_set(err, FSDP_ERR_PEER_LOST,
                                   "%s: rank 0 has not begun to write it within "
                                   "%.0f s",
@@ -608,13 +595,13 @@ static bool any_lost(commit_t *commit, uint32_t first, uint32_t num,
     bool lost = false;
 
     if (commit->peers == NULL) {
-        return commit_now() > end;
+        return clock_now() > end;
     }
-    if (commit_now() < *look_p) {
+    if (clock_now() < *look_p) {
         return false;
     }
 
-    *look_p = commit_now() + 1;
+    *look_p = clock_now() + 1;
     for (uint32_t i = 0; i < num && !lost; i++) {
         lost = texts[i] == NULL &&
                commit_is_silent(commit,
@@ -629,7 +616,7 @@ fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
 {
     char **texts = calloc((size_t)num + 1, sizeof(*texts));
     size_t *sizes = calloc((size_t)num + 1, sizeof(*sizes));
-    double end = commit_now() + commit->deadline, look = 0;
+    double end = clock_now() + commit->deadline, look = 0;
     fsdp_status_t status;
     unsigned round = 0;
     uint32_t left;
@@ -778,7 +765,7 @@ static bool has_given_up(const commit_t *commit, const char *published)
 fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
 {
     /* Rank 0 waits for everyone, and says first who is absent. */
-    double end = commit_now() + commit->deadline + 2, look = 0;
+    double end = clock_now() + commit->deadline + 2, look = 0;
     unsigned round = 0;
     char *path = commit_message_path(commit, "published", 0);
     char *none = NULL, who[100];
@@ -818,26 +805,38 @@ fsdp_status_t commit_wait_published(commit_t *commit, fsdp_error_t *err)
 
 /* --- Ending --------------------------------------------------------------- */
 
+double commit_grace(const commit_t *commit, fsdp_status_t status)
+{
+    double grace =
+        (status == FSDP_ERR_CANCELLED || status == FSDP_ERR_SIGNALLED)
+            ? QUICK
+            : COMMIT_GRACE;
+
+    return (commit->deadline < grace) ? commit->deadline : grace;
+}
+
+bool commit_has_left(const commit_t *commit, uint32_t rank)
+{
+    char *path = commit_message_path(commit, "left", rank);
+    bool has_left = path != NULL && commit_exists(path);
+
+    free(path);
+    return has_left;
+}
+
 /* Rank 0: let the others read what there is to read, then clean up. */
 static void dismiss(commit_t *commit, double grace)
 {
-    double end =
-        commit_now() + ((commit->deadline < grace) ? commit->deadline : grace);
+    double end = clock_now() + grace;
     unsigned round = 0;
 
-    for (uint32_t rank = 1; rank < commit->world && commit_now() < end;) {
-        char *path = commit_message_path(commit, "left", rank);
-
-        if (path == NULL) {
-            break;
-        }
-        if (commit_exists(path)) {
+    for (uint32_t rank = 1; rank < commit->world && clock_now() < end;) {
+        if (commit_has_left(commit, rank)) {
             rank++;
         } else {
             commit_pause(&round);
             commit_refresh(commit->ranks);
         }
-        free(path);
     }
     remove_ranks(commit);
 }
@@ -859,10 +858,7 @@ fsdp_status_t commit_end(commit_t *commit, fsdp_status_t status,
         }
     }
     if (commit->ranks != NULL && commit->rank == 0) {
-        dismiss(commit,
-                (status == FSDP_ERR_CANCELLED || status == FSDP_ERR_SIGNALLED)
-                    ? QUICK
-                    : COMMIT_GRACE);
+        dismiss(commit, commit_grace(commit, status));
     } else if (commit->ranks != NULL) {
         (void)commit_post(commit, "left", commit->rank, "", 0, NULL);
     }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 
 #define BEAT      1.0 /* seconds */
@@ -107,13 +108,40 @@ static fsdp_status_t stopped(fsdp_error_t *err)
     return fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
 }
 
+/* The run has failed: wait a little for those who still come, since they wait
+ * for a welcome before they listen to what has failed.  Who could not come has
+ * left. */
+static void receive_late(commit_t *commit, char **texts, size_t *sizes,
+                         double patience)
+{
+    double end = clock_now() + patience;
+    unsigned round = 0;
+    uint32_t left, rank;
+
+    for (;;) {
+        if (commit_receive(commit, "here", 1, commit->world - 1, texts + 1,
+                           sizes + 1, &left, NULL) != FSDP_OK) {
+            return;
+        }
+        for (rank = 1; rank < commit->world; rank++) {
+            if (texts[rank] == NULL && !commit_has_left(commit, rank)) {
+                break;
+            }
+        }
+        if (rank == commit->world || clock_now() > end) {
+            return;
+        }
+        commit_pause(&round);
+    }
+}
+
 /* Those who have come learn so, even if others have not. */
 static fsdp_status_t receive_others(commit_t *commit, double patience,
                                     fsdp_error_t *err)
 {
     char **texts = calloc(commit->world, sizeof(*texts)), self[LINE_MOST];
     size_t *sizes = calloc(commit->world, sizeof(*sizes));
-    double end = commit_now() + patience;
+    double end = clock_now() + patience;
     fsdp_status_t status = FSDP_OK, told;
     uint32_t left = 0;
 
@@ -132,10 +160,13 @@ static fsdp_status_t receive_others(commit_t *commit, double patience,
         if (status == FSDP_OK) {
             status = commit_poll(commit, err);
         }
-        if (status == FSDP_OK && commit_now() > end) {
+        if (status == FSDP_OK && clock_now() > end) {
             status = commit_missing(commit, "here", 1, commit->world - 1, NULL,
                                     texts + 1, err);
         }
+    }
+    if (status != FSDP_OK && clock_now() <= end) {
+        receive_late(commit, texts, sizes, commit_grace(commit, status));
     }
     texts[0] = self;
     told = post_welcome(commit, texts, (status == FSDP_OK) ? err : NULL);
@@ -201,7 +232,7 @@ static fsdp_status_t join(commit_t *commit, double patience, fsdp_error_t *err)
     char *here = commit_message_path(commit, "here", commit->rank);
     char *welcome = commit_message_path(commit, "welcome", 0);
     /* Rank 0, which may have begun later, says first who is missing. */
-    double end = commit_now() + patience + COMMIT_GRACE;
+    double end = clock_now() + patience + COMMIT_GRACE;
     fsdp_status_t status;
     char self[LINE_MOST];
     unsigned round = 0;
@@ -221,7 +252,7 @@ static fsdp_status_t join(commit_t *commit, double patience, fsdp_error_t *err)
             status = stopped(err);
             break;
         }
-        if (commit_now() > end) {
+        if (clock_now() > end) {
             errno = 0;
             status = fsdp_error_set(err, FSDP_ERR_PEER_LOST,
                                     "%s: no welcome from rank 0 within "
@@ -264,7 +295,7 @@ void commit_rank_text(const commit_t *commit, uint32_t rank, char *text,
 void commit_expect(commit_t *commit, uint32_t rank)
 {
     if (commit->peers != NULL) {
-        commit->peers[rank].since = commit_now();
+        commit->peers[rank].since = clock_now();
     }
 }
 
@@ -291,7 +322,7 @@ static void read_beat(commit_t *commit, uint32_t rank)
 bool commit_is_silent(commit_t *commit, uint32_t rank)
 {
     read_beat(commit, rank);
-    return commit_now() - commit->peers[rank].since > commit->deadline;
+    return clock_now() - commit->peers[rank].since > commit->deadline;
 }
 
 static void beat(commit_t *commit, uint64_t done)
@@ -306,7 +337,7 @@ static void beat(commit_t *commit, uint64_t done)
 
 bool commit_work(commit_t *commit, uint64_t done)
 {
-    double t = commit_now();
+    double t = clock_now();
 
     if (commit->peers == NULL || t < commit->next_beat) {
         return true;
@@ -319,7 +350,7 @@ bool commit_work(commit_t *commit, uint64_t done)
 
 uint64_t commit_done_by_all(commit_t *commit)
 {
-    double t = commit_now();
+    double t = clock_now();
     uint64_t done = 0;
 
     if (commit->peers == NULL) {

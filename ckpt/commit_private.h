@@ -33,8 +33,6 @@ struct commit {
     double next_beat, next_reading; /* not before */
 };
 
-double commit_now(void);
-
 /* Wait a little, then longer: 1 to 50 ms. */
 void commit_pause(unsigned *round);
 
@@ -73,6 +71,12 @@ fsdp_status_t commit_poll(commit_t *commit, fsdp_error_t *err);
  * @return FSDP_ERR_PEER_LOST, naming the ranks, after @a patience seconds.
  */
 fsdp_status_t commit_meet(commit_t *commit, double patience, fsdp_error_t *err);
+
+/* Seconds that rank 0 gives the others to read the end of a run. */
+double commit_grace(const commit_t *commit, fsdp_status_t status);
+
+/* Whether a rank has said, as its last word, that it has left. */
+bool commit_has_left(const commit_t *commit, uint32_t rank);
 
 /* After meeting: whether a rank has shown no life for the deadline. */
 bool commit_is_silent(commit_t *commit, uint32_t rank);

@@ -21,19 +21,12 @@
 #include "ckpt/link.h"
 #include "ckpt/span.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
 #include "lib/util/text.h"
 
 #define ID_MOST 128
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err)
 {
@@ -272,22 +265,17 @@ static fsdp_status_t split_target(convert_t *convert, char **name_p,
                                   fsdp_error_t *err)
 {
     size_t size = strlen(convert->config->target);
-    const char *target = convert->config->target;
-    const char *slash;
+    char *target = strdup(convert->config->target);
 
+    if (target == NULL) {
+        return convert_no_memory(convert, err);
+    }
     while (size > 1 && target[size - 1] == '/') {
-        size--;
+        target[--size] = '\0';
     }
-    slash = memrchr(target, '/', size);
-    if (slash == NULL) {
-        convert->parent = strdup(".");
-        *name_p = strndup(target, size);
-    } else {
-        convert->parent = (slash == target)
-                              ? strdup("/")
-                              : strndup(target, (size_t)(slash - target));
-        *name_p = strndup(slash + 1, size - (size_t)(slash + 1 - target));
-    }
+    convert->parent = io_parent(target);
+    *name_p = strdup(io_base(target));
+    free(target);
 
     return (convert->parent != NULL && *name_p != NULL)
                ? FSDP_OK
@@ -499,7 +487,7 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
     engine_result_t engine = {0};
     uint64_t bytes_free = 0;
     fsdp_status_t status;
-    double start = now();
+    double start = clock_now();
     char id[ID_MOST];
 
     if (config->size == sizeof(*config) && config->world > 1) {
@@ -533,7 +521,7 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
             .bytes_written = convert.plan.bytes_written,
             .bytes_needed = estimate(&convert),
             .bytes_free = bytes_free,
-            .seconds = now() - start,
+            .seconds = clock_now() - start,
             .bytes_shared = convert.shared,
         };
     }

@@ -215,12 +215,24 @@ static bool kind_is_kept(const convert_t *convert,
     return there > 0 && kept == there;
 }
 
-/* The target tensor that holds a source tensor, or NULL. */
+/* The target tensor that holds a source tensor, or NULL.  They are in the
+ * order of the source's writer. */
 static const wanted_t *find_wanted(const convert_t *convert, uint64_t source)
 {
-    for (uint64_t i = 0; i < convert->num_wanted; i++) {
-        if (convert->wanted[i].source == source) {
-            return &convert->wanted[i];
+    const catalog_tensor_t *tensors = convert->src.tensors;
+    uint64_t lo = 0, hi = convert->num_wanted;
+
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        const wanted_t *wanted = &convert->wanted[mid];
+
+        if (wanted->source == source) {
+            return wanted;
+        }
+        if (tensors[wanted->source].order < tensors[source].order) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
         }
     }
 

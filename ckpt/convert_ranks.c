@@ -32,23 +32,23 @@ static fsdp_status_t tell_made(convert_t *convert, fsdp_error_t *err)
 {
     const catalog_t *dst = &convert->dst;
     uint32_t rank = convert->rank;
-    message_t message = {0};
+    buffer_t message = {0};
     fsdp_status_t status;
 
     for (uint32_t f = first_file(convert, rank);
          f < first_file(convert, rank + 1); f++) {
-        message_put(&message, &dst->files[f].size, sizeof(uint64_t));
-        message_put(&message, &dst->files[f].table, sizeof(uint64_t));
+        buffer_add(&message, &dst->files[f].size, sizeof(uint64_t));
+        buffer_add(&message, &dst->files[f].table, sizeof(uint64_t));
         for (uint64_t i = convert->lists.first[f];
              i < convert->lists.first[f + 1]; i++) {
-            message_put(&message, &dst->pieces[convert->lists.pieces[i]].offset,
-                        sizeof(uint64_t));
+            buffer_add(&message, &dst->pieces[convert->lists.pieces[i]].offset,
+                       sizeof(uint64_t));
         }
     }
     status = message.failed ? convert_no_memory(convert, err)
                             : commit_post(convert->commit, "made", rank,
                                           message.data, message.size, err);
-    message_free(&message);
+    buffer_free(&message);
     return status;
 }
 
@@ -148,7 +148,7 @@ typedef struct {
     uint32_t sum, zero;
 } sum_row_t;
 
-static void put_crcs(message_t *message, const catalog_t *dst)
+static void put_crcs(buffer_t *message, const catalog_t *dst)
 {
     uint64_t end = 0;
 
@@ -159,15 +159,15 @@ static void put_crcs(message_t *message, const catalog_t *dst)
         }
         if (end > c) {
             row.num = end - c;
-            message_put(message, &row, sizeof(row));
-            message_put(message, dst->crcs + c, row.num * sizeof(*dst->crcs));
+            buffer_add(message, &row, sizeof(row));
+            buffer_add(message, dst->crcs + c, row.num * sizeof(*dst->crcs));
         }
     }
-    message_put(message, &(crc_row_t){0}, sizeof(crc_row_t));
+    buffer_add(message, &(crc_row_t){0}, sizeof(crc_row_t));
 }
 
 /* Those that are whole have been compared. */
-static void put_sums(message_t *message, const catalog_t *src,
+static void put_sums(buffer_t *message, const catalog_t *src,
                      const engine_sums_t *sums)
 {
     for (uint64_t p = 0; p < src->num_pieces; p++) {
@@ -181,7 +181,7 @@ static void put_sums(message_t *message, const catalog_t *src,
 
             if (row.passed != 0 &&
                 row.passed != engine_sum_bytes(src, piece, b)) {
-                message_put(message, &row, sizeof(row));
+                buffer_add(message, &row, sizeof(row));
             }
         }
     }
@@ -189,17 +189,17 @@ static void put_sums(message_t *message, const catalog_t *src,
 
 static fsdp_status_t tell_part(convert_t *convert, fsdp_error_t *err)
 {
-    message_t message = {0};
+    buffer_t message = {0};
     fsdp_status_t status;
 
-    message_put(&message, &convert->shared, sizeof(convert->shared));
+    buffer_add(&message, &convert->shared, sizeof(convert->shared));
     put_crcs(&message, &convert->dst);
     put_sums(&message, &convert->src, &convert->sums);
     status = message.failed
                  ? convert_no_memory(convert, err)
                  : commit_post(convert->commit, "part", convert->rank,
                                message.data, message.size, err);
-    message_free(&message);
+    buffer_free(&message);
     return status;
 }
 

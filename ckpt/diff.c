@@ -10,26 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/value.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
+#include "lib/util/size.h"
 
 /* --- Reporting ------------------------------------------------------------ */
-
-static void format_shape(const fsdp_ckpt_tensor_t *tensor, char *text,
-                         size_t size)
-{
-    size_t used = 0;
-
-    snprintf(text, size, "[]");
-    for (uint32_t d = 0; d < tensor->ndim && used < size; d++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64 "%s",
-                                 d ? ", " : "[", tensor->dims[d],
-                                 (d + 1 == tensor->ndim) ? "]" : "");
-    }
-}
 
 /* One line about a pair; the caller frees it. */
 static char *describe(const diff_t *diff, const diff_pair_t *pair)
@@ -50,8 +38,8 @@ static char *describe(const diff_t *diff, const diff_pair_t *pair)
     fsdp_ckpt_get_tensor(diff->ckpts[1], pair->tensor[1], &b);
     switch (pair->how) {
     case FSDP_CKPT_SHAPE:
-        format_shape(&a, shape_a, sizeof(shape_a));
-        format_shape(&b, shape_b, sizeof(shape_b));
+        size_shape(a.ndim, a.dims, shape_a, sizeof(shape_a));
+        size_shape(b.ndim, b.dims, shape_b, sizeof(shape_b));
         return io_path("%s: shape %s against %s", pair->name, shape_a, shape_b);
     case FSDP_CKPT_DTYPE:
         return io_path("%s: dtype %s against %s", pair->name,
@@ -311,14 +299,6 @@ static fsdp_status_t compare_values(diff_t *diff, fsdp_error_t *err)
 
 /* --- The call ------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
 {
     fsdp_ckpt_open_config_t open = FSDP_CKPT_OPEN_INIT;
@@ -361,7 +341,7 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
         .arg = arg,
         .paths = {path_a, path_b},
     };
-    double began = now();
+    double began = clock_now();
     fsdp_status_t status;
 
     if (!(config->rtol >= 0 && config->atol >= 0)) {
@@ -374,7 +354,7 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
     fsdp_ckpt_close(diff.ckpts[0]);
     fsdp_ckpt_close(diff.ckpts[1]);
     if (status == FSDP_OK) {
-        diff.result.seconds = now() - began;
+        diff.result.seconds = clock_now() - began;
         *result_p = diff.result;
     }
 

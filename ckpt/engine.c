@@ -380,60 +380,6 @@ static uint32_t shift(const catalog_t *src, uint32_t crc, uint64_t behind)
                             : crc32c_join(crc, 0, behind);
 }
 
-static uint64_t block_bytes(uint64_t piece_bytes, uint64_t block)
-{
-    uint64_t rest = piece_bytes - block * CATALOG_BLOCK;
-
-    return (rest < CATALOG_BLOCK) ? rest : CATALOG_BLOCK;
-}
-
-uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
-                          uint64_t block)
-{
-    uint64_t bytes = catalog_piece_bytes(src, piece);
-
-    return src->crc_zip ? bytes : block_bytes(bytes, block);
-}
-
-uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece)
-{
-    return (piece->crc_first == CATALOG_NONE) ? 0
-           : src->crc_zip                     ? 1
-                          : catalog_blocks(catalog_piece_bytes(src, piece));
-}
-
-/* "tensor T elements [a, b)" of a block, for messages. */
-static void describe(const catalog_t *cat, uint64_t index, uint64_t block,
-                     char *text, size_t size)
-{
-    const catalog_piece_t *piece = &cat->pieces[index];
-    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
-    unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype);
-    uint64_t start = block * CATALOG_BLOCK;
-    uint64_t end = start + engine_sum_bytes(cat, piece, block);
-    uint64_t to = (end * 8 + bits - 1) / bits;
-
-    snprintf(text, size, "tensor %s elements [%" PRIu64 ", %" PRIu64 ")",
-             tensor->name, piece->first + start * 8 / bits,
-             piece->first + ((to < piece->count) ? to : piece->count));
-}
-
-static fsdp_status_t is_damaged(const catalog_t *src, uint64_t index,
-                                uint64_t block, fsdp_error_t *err)
-{
-    const catalog_piece_t *piece = &src->pieces[index];
-    char *path = catalog_file_path(src, piece->file), what[300];
-
-    describe(src, index, block, what, sizeof(what));
-    fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                   "%s: %s: the bytes at %" PRIu64
-                   " do not have their checksum: the file is damaged",
-                   (path != NULL) ? path : src->path, what,
-                   piece->offset + block * CATALOG_BLOCK);
-    free(path);
-    return FSDP_ERR_CORRUPT;
-}
-
 /* A block of the source has another checksum. */
 static fsdp_status_t mismatch(run_t *run, uint32_t piece_index, uint64_t block,
                               fsdp_error_t *err)
@@ -446,7 +392,7 @@ static fsdp_status_t mismatch(run_t *run, uint32_t piece_index, uint64_t block,
         go_on = run->job->mismatch(src, piece_index, block, run->job->arg);
         pthread_mutex_unlock(&run->lock);
     }
-    return go_on ? FSDP_OK : is_damaged(src, piece_index, block, err);
+    return go_on ? FSDP_OK : engine_damaged(src, piece_index, block, err);
 }
 
 /* The last byte of a source block has passed: compare. */
@@ -1058,72 +1004,6 @@ static void work_in_parallel(run_t *run, uint32_t jobs)
     free(threads);
 }
 
-/* A block of which some bytes passed and others did not, although the plan was
- * made so that none is: its pieces overlap. */
-static fsdp_status_t check_passed(const catalog_t *src,
-                                  const engine_sums_t *sums, fsdp_error_t *err)
-{
-    if (src == NULL || src->crc_zip) {
-        return FSDP_OK; /* parts of a piece are read without its checksum */
-    }
-    for (uint64_t p = 0; p < src->num_pieces; p++) {
-        const catalog_piece_t *piece = &src->pieces[p];
-
-        for (uint64_t b = 0; b < engine_num_sums(src, piece); b++) {
-            uint64_t passed = atomic_load(&sums->passed[piece->crc_first + b]);
-
-            if (passed != 0 && passed != engine_sum_bytes(src, piece, b)) {
-                return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                                      "%s: tensor %s: its pieces share "
-                                      "checksums with others",
-                                      src->path,
-                                      src->tensors[piece->tensor].name);
-            }
-        }
-    }
-
-    return FSDP_OK;
-}
-
-fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
-                               fsdp_error_t *err)
-{
-    sums->xors = calloc(src->num_crcs + 1, sizeof(*sums->xors));
-    sums->passed = calloc(src->num_crcs + 1, sizeof(*sums->passed));
-    return (sums->xors != NULL && sums->passed != NULL)
-               ? FSDP_OK
-               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
-                                "no memory for checksums");
-}
-
-void engine_sums_free(engine_sums_t *sums)
-{
-    free(sums->xors);
-    free(sums->passed);
-    *sums = (engine_sums_t){0};
-}
-
-fsdp_status_t engine_check_sums(const catalog_t *src, const engine_sums_t *sums,
-                                fsdp_error_t *err)
-{
-    FSDP_TRY(check_passed(src, sums, err));
-    for (uint64_t p = 0; p < src->num_pieces; p++) {
-        const catalog_piece_t *piece = &src->pieces[p];
-
-        for (uint64_t b = 0; b < engine_num_sums(src, piece); b++) {
-            uint64_t slot = piece->crc_first + b;
-
-            if (atomic_load(&sums->passed[slot]) ==
-                    engine_sum_bytes(src, piece, b) &&
-                atomic_load(&sums->xors[slot]) != src->crcs[slot]) {
-                return is_damaged(src, p, b, err);
-            }
-        }
-    }
-
-    return FSDP_OK;
-}
-
 static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
 {
     const plan_t *plan = run->plan;
@@ -1165,7 +1045,8 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
         goto err_close;
     }
     if (job->sums == NULL) {
-        FSDP_TRY_GOTO(check_passed(run.plan->src, &run.sums, err), err_close);
+        FSDP_TRY_GOTO(engine_check_passed(run.plan->src, &run.sums, err),
+                      err_close);
     }
     FSDP_TRY_GOTO(report(&run, total_bytes(run.plan), err), err_close);
 
@@ -1183,152 +1064,5 @@ err_close:
         engine_sums_free(&run.sums);
     }
     pthread_mutex_destroy(&run.lock);
-    return status;
-}
-
-/* --- Finishing a file ----------------------------------------------------- */
-
-/* A stretch of a file whose checksum is known without reading. */
-typedef struct {
-    uint64_t offset, bytes;
-    uint64_t piece; /* CATALOG_NONE: the table of checksums */
-} extent_t;
-
-static int by_offset(const void *a, const void *b)
-{
-    const extent_t *left = a, *right = b;
-
-    return (left->offset > right->offset) - (left->offset < right->offset);
-}
-
-/* Continue a checksum with bytes that are read. */
-static fsdp_status_t add_gap(int fd, uint64_t from, uint64_t to,
-                             const char *path, uint32_t *crc, fsdp_error_t *err)
-{
-    char buffer[16 << 10];
-
-    while (from < to) {
-        size_t size =
-            (to - from < sizeof(buffer)) ? (size_t)(to - from) : sizeof(buffer);
-
-        FSDP_TRY(io_pread(fd, buffer, size, from, path, err));
-        *crc = crc32c(*crc, buffer, size);
-        from += size;
-    }
-
-    return FSDP_OK;
-}
-
-static uint32_t add_piece(const catalog_t *dst, const catalog_piece_t *piece,
-                          uint32_t crc)
-{
-    uint64_t bytes = catalog_piece_bytes(dst, piece);
-
-    for (uint64_t block = 0; block < catalog_blocks(bytes); block++) {
-        crc = crc32c_join(crc, dst->crcs[piece->crc_first + block],
-                          block_bytes(bytes, block));
-    }
-
-    return crc;
-}
-
-/* The checksum of the whole file: gaps are read, the rest is known. */
-static fsdp_status_t sum_file(catalog_t *dst, uint32_t index,
-                              const extent_t *extents, uint64_t num, int fd,
-                              const char *path, fsdp_error_t *err)
-{
-    catalog_file_t *file = &dst->files[index];
-    uint64_t next = 0;
-    uint32_t crc = 0;
-
-    for (uint64_t i = 0; i < num; i++) {
-        const extent_t *extent = &extents[i];
-
-        if (extent->offset < next) {
-            return fsdp_error_set(err, FSDP_ERR_BAD_STATE,
-                                  "%s: two pieces at byte %" PRIu64, path,
-                                  extent->offset);
-        }
-        FSDP_TRY(add_gap(fd, next, extent->offset, path, &crc, err));
-        if (extent->piece == CATALOG_NONE) {
-            crc = crc32c(crc, dst->crcs + file->crc_first, extent->bytes);
-        } else {
-            crc = add_piece(dst, &dst->pieces[extent->piece], crc);
-        }
-        next = extent->offset + extent->bytes;
-    }
-    FSDP_TRY(add_gap(fd, next, file->size, path, &crc, err));
-
-    file->crc32c = crc;
-    file->has_crc = true;
-    return FSDP_OK;
-}
-
-static fsdp_status_t finish_table(catalog_t *dst, uint32_t index,
-                                  const uint64_t *pieces, uint64_t num, int fd,
-                                  const char *path, fsdp_error_t *err)
-{
-    const catalog_file_t *file = &dst->files[index];
-    uint64_t table_bytes = file->crc_count * sizeof(*dst->crcs);
-    extent_t *extents = calloc(num + 1, sizeof(*extents));
-    fsdp_status_t status;
-
-    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-                   "tables are written as they lie in memory");
-    if (extents == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
-    }
-
-    for (uint64_t i = 0; i < num; i++) {
-        const catalog_piece_t *piece = &dst->pieces[pieces[i]];
-
-        extents[i] = (extent_t){.offset = piece->offset,
-                                .bytes = catalog_piece_bytes(dst, piece),
-                                .piece = pieces[i]};
-    }
-    if (file->table != 0) {
-        extents[num++] = (extent_t){
-            .offset = file->table, .bytes = table_bytes, .piece = CATALOG_NONE};
-        FSDP_TRY_GOTO(io_pwrite(fd, dst->crcs + file->crc_first, table_bytes,
-                                file->table, path, err),
-                      err_free);
-    }
-    if (num > 1) {
-        qsort(extents, num, sizeof(*extents), by_offset);
-    }
-    status = sum_file(dst, index, extents, num, fd, path, err);
-err_free:
-    free(extents);
-    return status;
-}
-
-fsdp_status_t engine_finish_file(catalog_t *dst, uint32_t index,
-                                 const uint64_t *pieces, uint64_t num,
-                                 const char *dir, fsdp_error_t *err)
-{
-    bool has_crcs =
-        !dst->crc_zip &&
-        (num == 0 || dst->pieces[pieces[0]].crc_first != CATALOG_NONE);
-    char *path = io_path("%s/%s", dir, dst->files[index].path);
-    fsdp_status_t status;
-    int fd;
-
-    if (path == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
-    }
-
-    status = io_open(path, O_RDWR, 0, &fd, err);
-    if (status != FSDP_OK) {
-        goto err_free;
-    }
-    if (has_crcs) {
-        status = finish_table(dst, index, pieces, num, fd, path, err);
-    }
-    if (status == FSDP_OK) {
-        status = io_fsync(fd, path, err);
-    }
-    close(fd);
-err_free:
-    free(path);
     return status;
 }

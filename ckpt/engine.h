@@ -10,6 +10,7 @@
 #define FSDP_ENGINE_H
 
 #include "ckpt/decode.h"
+#include "ckpt/engine_sums.h"
 #include "ckpt/plan.h"
 
 #define ENGINE_MAX_MEM  (64ull << 20)
@@ -19,13 +20,6 @@
  * @return false to stop with FSDP_ERR_CORRUPT. */
 typedef bool (*engine_mismatch_f)(const catalog_t *cat, uint64_t piece,
                                   uint64_t block, void *arg);
-
-/* What has passed of each checksum of a source: the xor of what the stretches
- * give, and bytes. */
-typedef struct {
-    _Atomic uint32_t *xors;
-    _Atomic uint64_t *passed;
-} engine_sums_t;
 
 typedef struct {
     const plan_t *plan;
@@ -45,8 +39,8 @@ typedef struct {
     uint64_t bytes_read; /* from files */
     uint64_t bytes_written;
     uint64_t bytes_shared; /* besides */
+    uint64_t peak_mem;     /* bytes of buffers, at most options.max_mem */
     int link_error;        /* of link_blocks(), beyond EINVAL; or 0 */
-    uint64_t peak_mem; /* bytes of buffers, at most options.max_mem */
 } engine_result_t;
 
 /**
@@ -61,21 +55,6 @@ typedef struct {
  */
 fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
                          fsdp_error_t *err);
-
-/* Zeros, for all checksums of a catalog. */
-fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
-                               fsdp_error_t *err);
-void engine_sums_free(engine_sums_t *sums);
-
-/* All parts of a plan have run: compare the blocks that have passed, none of
- * them may have in part. */
-fsdp_status_t engine_check_sums(const catalog_t *src, const engine_sums_t *sums,
-                                fsdp_error_t *err);
-
-/* The checksums of a piece, and how many bytes each is of. */
-uint64_t engine_num_sums(const catalog_t *src, const catalog_piece_t *piece);
-uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
-                          uint64_t block);
 
 /**
  * Make a file of a target complete once its data is written: write its table

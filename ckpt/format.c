@@ -211,8 +211,7 @@ static fsdp_status_t unknown_dir(const format_look_t *look, fsdp_error_t *err)
 
 /* --- A directory of checkpoints ------------------------------------------- */
 
-/* step-N: its number, or -1. */
-static int64_t step_number(const char *name)
+int64_t format_step(const char *name)
 {
     char *end;
     long long step;
@@ -228,7 +227,7 @@ static int64_t step_number(const char *name)
 
 static int is_step(const struct dirent *entry)
 {
-    return step_number(entry->d_name) >= 0;
+    return format_step(entry->d_name) >= 0;
 }
 
 bool format_has_steps(const char *dir)
@@ -238,8 +237,8 @@ bool format_has_steps(const char *dir)
 
 static int newest_first(const struct dirent **a, const struct dirent **b)
 {
-    int64_t left = step_number((*a)->d_name);
-    int64_t right = step_number((*b)->d_name);
+    int64_t left = format_step((*a)->d_name);
+    int64_t right = format_step((*b)->d_name);
 
     return (left < right) - (left > right);
 }
@@ -276,30 +275,12 @@ static fsdp_status_t open_child(const char *dir, const char *name,
     return status;
 }
 
-/* What DIR/latest says: a plain name; NULL if there is none. */
-static char *read_latest(const char *dir)
-{
-    char *path = io_path("%s/latest", dir), *text = NULL;
-    size_t size;
-
-    if (path != NULL &&
-        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
-        text[strcspn(text, "\r\n")] = '\0';
-        if (text[0] == '\0' || text[0] == '.' || strchr(text, '/') != NULL) {
-            free(text);
-            text = NULL;
-        }
-    }
-    free(path);
-    return text;
-}
-
 /* @return FSDP_ERR_NOT_FOUND with no step-* in it, then err is untouched. */
 static fsdp_status_t open_newest(const char *dir, catalog_t *cat,
                                  fsdp_error_t *err)
 {
     fsdp_status_t status = FSDP_ERR_NOT_FOUND, first = FSDP_OK;
-    char *latest = read_latest(dir);
+    char *latest = io_read_name(dir, "latest");
     struct dirent **names = NULL;
     fsdp_error_t why = {0}, first_why = {0};
     int num;

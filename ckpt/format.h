@@ -92,6 +92,9 @@ fsdp_status_t format_look(const char *path, format_look_t *look_p,
  * checkpoints. */
 const format_t *format_recognise(const format_look_t *look);
 
+/* The number in the name step-N of a checkpoint, or -1: it is none. */
+int64_t format_step(const char *name);
+
 /* Are there checkpoints step-N in a directory? */
 bool format_has_steps(const char *dir);
 

@@ -86,16 +86,13 @@ static void look_below(const char *dir, unsigned depth, below_t *below)
 /* The directory of a file that only points to it, or NULL. */
 static char *directory_of(const char *path)
 {
-    const char *slash = strrchr(path, '/');
     char *dir;
 
-    if (!is_pointer((slash != NULL) ? slash + 1 : path)) {
+    if (!is_pointer(io_base(path))) {
         return NULL;
     }
 
-    dir = (slash == NULL)   ? strdup(".")
-          : (slash == path) ? strdup("/")
-                            : strndup(path, (size_t)(slash - path));
+    dir = io_parent(path);
     if (dir != NULL && !is_checkpoint(dir)) {
         free(dir);
         dir = NULL;

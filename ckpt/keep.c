@@ -20,7 +20,6 @@
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 
-#define STEP      "step-"
 #define TEMPORARY ".tmp-"
 #define LATEST    "latest"
 
@@ -41,22 +40,6 @@ typedef struct {
 } keep_t;
 
 /* --- What is there -------------------------------------------------------- */
-
-static bool parse_step(const char *name, int64_t *step_p)
-{
-    long long step;
-    char *end;
-
-    if (strncmp(name, STEP, strlen(STEP)) != 0 ||
-        !isdigit((unsigned char)name[strlen(STEP)])) {
-        return false;
-    }
-
-    errno = 0;
-    step = strtoll(name + strlen(STEP), &end, 10);
-    *step_p = step;
-    return *end == '\0' && errno == 0;
-}
 
 static int newest_first(const void *a, const void *b)
 {
@@ -83,9 +66,8 @@ static fsdp_status_t add_member(keep_t *keep, const char *name,
                               keep->dir);
     }
 
-    keep->members[keep->num] = (member_t){.name = copy};
-    parse_step(name, &keep->members[keep->num].step);
-    keep->num++;
+    keep->members[keep->num++] =
+        (member_t){.name = copy, .step = format_step(name)};
     return FSDP_OK;
 }
 
@@ -105,7 +87,6 @@ static fsdp_status_t list_members(keep_t *keep, fsdp_error_t *err)
     DIR *stream = opendir(keep->dir);
     fsdp_status_t status = FSDP_OK;
     struct dirent *entry;
-    int64_t step;
 
     if (stream == NULL) {
         return fsdp_error_set(
@@ -114,7 +95,7 @@ static fsdp_status_t list_members(keep_t *keep, fsdp_error_t *err)
     }
 
     while (status == FSDP_OK && (entry = readdir(stream)) != NULL) {
-        if (parse_step(entry->d_name, &step) &&
+        if (format_step(entry->d_name) >= 0 &&
             is_directory(keep->dir, entry->d_name)) {
             status = add_member(keep, entry->d_name, err);
         }
@@ -127,23 +108,10 @@ static fsdp_status_t list_members(keep_t *keep, fsdp_error_t *err)
     return status;
 }
 
-static void read_latest(keep_t *keep)
-{
-    char *path = io_path("%s/" LATEST, keep->dir), *text = NULL;
-    size_t size;
-
-    if (path != NULL &&
-        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
-        text[strcspn(text, "\r\n")] = '\0';
-        keep->latest = text;
-    }
-    free(path);
-}
-
 static fsdp_status_t keep_open(keep_t *keep, fsdp_error_t *err)
 {
     FSDP_TRY(list_members(keep, err));
-    read_latest(keep);
+    keep->latest = io_read_name(keep->dir, LATEST);
     return FSDP_OK;
 }
 

@@ -34,6 +34,9 @@ libckptcore_la_SOURCES = \
 	ckpt/dtype.c \
 	ckpt/engine.c \
 	ckpt/engine.h \
+	ckpt/engine_finish.c \
+	ckpt/engine_sums.c \
+	ckpt/engine_sums.h \
 	ckpt/files.c \
 	ckpt/files.h \
 	ckpt/format.c \

@@ -124,7 +124,7 @@ static bool write_bytes(value_writer_t *to, const char *hex)
 
     text = malloc(2 * size + 1);
     if (text == NULL) {
-        to->writer->failed = true;
+        to->writer->out.failed = true;
         return true;
     }
 
@@ -234,7 +234,7 @@ static bool write_name(value_writer_t *to, const char *text)
 
     module = strndup(text, (size_t)(end - text));
     if (module == NULL) {
-        to->writer->failed = true;
+        to->writer->out.failed = true;
         return true;
     }
     pickle_write_global(

@@ -8,23 +8,6 @@
 /* Digits of an integer: as many as Python itself takes from a text. */
 enum { DECIMAL_MOST = 4300 };
 
-static void put(pickle_writer_t *writer, const void *data, size_t size)
-{
-    if (size > writer->max - writer->size) {
-        size_t max = 2 * writer->max + size + 4096;
-        char *larger = realloc(writer->data, max);
-
-        if (larger == NULL) {
-            writer->failed = true;
-            return;
-        }
-        writer->data = larger;
-        writer->max = max;
-    }
-    memcpy(writer->data + writer->size, data, size);
-    writer->size += size;
-}
-
 /* An opcode and a little-endian number of @a size bytes. */
 static void put_number(pickle_writer_t *writer, char opcode, uint64_t value,
                        unsigned size)
@@ -34,7 +17,7 @@ static void put_number(pickle_writer_t *writer, char opcode, uint64_t value,
     for (unsigned i = 0; i < size; i++) {
         bytes[1 + i] = (char)(value >> (8 * i));
     }
-    put(writer, bytes, 1 + size);
+    buffer_add(&writer->out, bytes, 1 + size);
 }
 
 void pickle_write_begin(pickle_writer_t *writer, unsigned protocol)
@@ -45,19 +28,19 @@ void pickle_write_begin(pickle_writer_t *writer, unsigned protocol)
 
 bool pickle_write_end(pickle_writer_t *writer)
 {
-    put(writer, ".", 1);
-    return !writer->failed;
+    buffer_add(&writer->out, ".", 1);
+    return !writer->out.failed;
 }
 
 void pickle_write_free(pickle_writer_t *writer)
 {
-    free(writer->data);
+    buffer_free(&writer->out);
     *writer = (pickle_writer_t){0};
 }
 
 void pickle_write_op(pickle_writer_t *writer, char opcode)
 {
-    put(writer, &opcode, 1);
+    buffer_add(&writer->out, &opcode, 1);
 }
 
 void pickle_write_bool(pickle_writer_t *writer, bool value)
@@ -72,7 +55,7 @@ void pickle_write_int(pickle_writer_t *writer, int64_t value)
     } else if (value >= INT32_MIN && value <= INT32_MAX) {
         put_number(writer, 'J', (uint64_t)value, 4);
     } else {
-        put(writer, "\x8a\x08", 2);
+        buffer_add(&writer->out, "\x8a\x08", 2);
         put_number(writer, (char)value, (uint64_t)value >> 8, 7);
     }
 }
@@ -86,7 +69,7 @@ void pickle_write_float(pickle_writer_t *writer, double value)
     for (unsigned i = 0; i < 8; i++) {
         bytes[1 + i] = (char)(bits >> (56 - 8 * i));
     }
-    put(writer, bytes, sizeof(bytes));
+    buffer_add(&writer->out, bytes, sizeof(bytes));
 }
 
 void pickle_write_string(pickle_writer_t *writer, const char *text, size_t size)
@@ -96,7 +79,7 @@ void pickle_write_string(pickle_writer_t *writer, const char *text, size_t size)
     } else {
         put_number(writer, 'X', size, 4);
     }
-    put(writer, text, size);
+    buffer_add(&writer->out, text, size);
 }
 
 void pickle_write_text(pickle_writer_t *writer, const char *text)
@@ -110,7 +93,7 @@ static uint32_t memoize(pickle_writer_t *writer)
     uint32_t memo = writer->memo++;
 
     if (writer->protocol >= 4) {
-        put(writer, "\x94", 1);
+        buffer_add(&writer->out, "\x94", 1);
     } else if (memo < 256) {
         put_number(writer, 'q', memo, 1);
     } else {
@@ -176,7 +159,7 @@ bool pickle_write_decimal(pickle_writer_t *writer, const char *digits)
     } else {
         put_number(writer, '\x8b', size, 4); /* LONG4 */
     }
-    put(writer, bytes, size);
+    buffer_add(&writer->out, bytes, size);
     return true;
 }
 
@@ -186,13 +169,13 @@ void pickle_write_global(pickle_writer_t *writer, const char *module,
     if (writer->protocol >= 4) {
         pickle_write_text(writer, module);
         pickle_write_text(writer, name);
-        put(writer, "\x93", 1);
+        buffer_add(&writer->out, "\x93", 1);
     } else {
-        put(writer, "c", 1);
-        put(writer, module, strlen(module));
-        put(writer, "\n", 1);
-        put(writer, name, strlen(name));
-        put(writer, "\n", 1);
+        buffer_add(&writer->out, "c", 1);
+        buffer_add(&writer->out, module, strlen(module));
+        buffer_add(&writer->out, "\n", 1);
+        buffer_add(&writer->out, name, strlen(name));
+        buffer_add(&writer->out, "\n", 1);
     }
 }
 

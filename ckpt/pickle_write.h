@@ -13,13 +13,13 @@
 
 #include <jansson.h>
 
+#include "lib/util/buffer.h"
+
 /* Classes that one pickle names; each is written once. */
 enum { PICKLE_WRITE_CLASSES = 24 };
 
 typedef struct {
-    char *data;
-    size_t size, max;
-    bool failed;
+    buffer_t out;
     unsigned protocol; /* 2 or 4 */
     uint32_t memo;     /* entries used */
     struct {

@@ -32,8 +32,6 @@
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 
-#define STEP "step-"
-
 typedef struct {
     const fsdp_ckpt_engine_t *engine;
     fsdp_ckpt_finding_f tell;
@@ -300,22 +298,6 @@ static fsdp_status_t tell_unknown(sharded_t *sharded, bool has_aliases,
                 sharded->cat.num_files);
 }
 
-/* step-N: the number. */
-static int64_t step_of(const char *dir)
-{
-    const char *slash = strrchr(dir, '/');
-    const char *name = (slash != NULL) ? slash + 1 : dir;
-    long long step;
-    char *end;
-
-    if (strncmp(name, STEP, strlen(STEP)) != 0) {
-        return -1;
-    }
-    errno = 0;
-    step = strtoll(name + strlen(STEP), &end, 10);
-    return (*end == '\0' && errno == 0 && step >= 0) ? step : -1;
-}
-
 static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
 {
     catalog_t *cat = &sharded->cat;
@@ -326,7 +308,7 @@ static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
         FSDP_TRY(manifest_fill(sharded->manifest, cat, err));
     } else {
         FSDP_TRY(list_files(cat, err));
-        cat->step = step_of(sharded->dir);
+        cat->step = format_step(io_base(sharded->dir));
     }
     sharded->bad = calloc(cat->num_files + 1ul, sizeof(*sharded->bad));
     if (sharded->bad == NULL) {
@@ -383,8 +365,7 @@ static fsdp_status_t move_in(const char *temp, const char *dir,
  * memory. */
 static char *path_beside(const char *dir, const char *before, const char *after)
 {
-    const char *slash = strrchr(dir, '/');
-    int size = (slash != NULL) ? (int)(slash - dir) + 1 : 0;
+    int size = (int)(io_base(dir) - dir);
 
     return io_path("%.*s%s%s%s", size, dir, before, dir + size, after);
 }
@@ -680,7 +661,7 @@ static fsdp_status_t repair_one(repair_t *repair, const char *path,
 
 static int is_step(const struct dirent *entry)
 {
-    return step_of(entry->d_name) >= 0;
+    return format_step(entry->d_name) >= 0;
 }
 
 /* `latest` names the newest one that opens. */

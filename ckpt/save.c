@@ -20,13 +20,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/commit.h"
 #include "ckpt/engine.h"
 #include "ckpt/save_message.h"
 #include "ckpt/target.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 
 typedef struct {
@@ -37,18 +37,10 @@ typedef struct {
     uint32_t file;    /* that this rank writes to, */
     uint32_t creator; /* made by this rank, */
     uint32_t members; /* shared by so many ranks, the creator included */
-    message_t done;   /* rank 0: about file 0 */
+    buffer_t done;    /* rank 0: about file 0 */
     uint64_t bytes;   /* of this rank's parts */
     double write_seconds;
 } save_t;
-
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 static fsdp_status_t no_memory(fsdp_error_t *err)
 {
@@ -196,7 +188,7 @@ static bool is_small(const catalog_t *cat, const catalog_piece_t *piece)
 static fsdp_status_t tell_parts(save_t *save, fsdp_error_t *err)
 {
     const fsdp_ckpt_save_config_t *config = save->config;
-    message_t message = {0};
+    buffer_t message = {0};
     fsdp_status_t status;
 
     message_put_parts(&message, config->tensors, config->parts,
@@ -204,7 +196,7 @@ static fsdp_status_t tell_parts(save_t *save, fsdp_error_t *err)
     status = message.failed ? no_memory(err)
                             : commit_post(save->commit, "parts", config->rank,
                                           message.data, message.size, err);
-    message_free(&message);
+    buffer_free(&message);
     return status;
 }
 
@@ -237,7 +229,7 @@ static fsdp_status_t member_catalog(const save_t *save, catalog_t *cat,
 static fsdp_status_t tell_blocks(save_t *save, const catalog_t *cat,
                                  fsdp_error_t *err)
 {
-    message_t message = {0};
+    buffer_t message = {0};
     fsdp_status_t status;
     uint32_t *pieces;
 
@@ -247,15 +239,15 @@ static fsdp_status_t tell_blocks(save_t *save, const catalog_t *cat,
             const catalog_piece_t *piece = &cat->pieces[pieces[i]];
             uint64_t blocks = catalog_blocks(catalog_piece_bytes(cat, piece));
 
-            message_put(&message, cat->crcs + piece->crc_first,
-                        blocks * sizeof(*cat->crcs));
+            buffer_add(&message, cat->crcs + piece->crc_first,
+                       blocks * sizeof(*cat->crcs));
         }
     }
     status = message.failed
                  ? no_memory(err)
                  : commit_post(save->commit, "blocks", save->config->rank,
                                message.data, message.size, err);
-    message_free(&message);
+    buffer_free(&message);
     free(pieces);
     return status;
 }
@@ -285,13 +277,13 @@ static fsdp_status_t save_as_member(save_t *save, fsdp_error_t *err)
         goto err_free;
     }
 
-    start = now();
+    start = clock_now();
     FSDP_TRY_GOTO(member_catalog(save, &cat, parts, (const uint64_t *)offsets,
                                  &lists, err),
                   err_free);
     FSDP_TRY_GOTO(write_pieces(save, &cat, parts, err), err_free);
     FSDP_TRY_GOTO(target_sync(&cat, save->file, cat.root, err), err_free);
-    save->write_seconds = now() - start;
+    save->write_seconds = clock_now() - start;
     status = tell_blocks(save, &cat, err);
 err_free:
     free(offsets);
@@ -399,19 +391,19 @@ static fsdp_status_t tell_offsets(save_t *save, const catalog_t *cat,
     fsdp_status_t status = FSDP_OK;
 
     for (uint32_t i = 1; i < save->members && status == FSDP_OK; i++) {
-        message_t message = {0};
+        buffer_t message = {0};
 
         for (size_t p = shared->first[i]; p < shared->first[i + 1]; p++) {
             uint64_t offset =
                 (pieces[p] != CATALOG_NONE) ? cat->pieces[pieces[p]].offset : 0;
 
-            message_put(&message, &offset, sizeof(offset));
+            buffer_add(&message, &offset, sizeof(offset));
         }
         status = message.failed ? no_memory(err)
                                 : commit_post(save->commit, "offsets",
                                               save->config->rank + i,
                                               message.data, message.size, err);
-        message_free(&message);
+        buffer_free(&message);
     }
 
     return status;
@@ -484,7 +476,7 @@ static fsdp_status_t tell_file(save_t *save, const catalog_t *cat,
                                const uint64_t *pieces, uint64_t num,
                                fsdp_error_t *err)
 {
-    message_t *message = &save->done;
+    buffer_t *message = &save->done;
 
     message_put_file(message, cat, save->file, pieces, num);
     if (message->failed) {
@@ -509,24 +501,24 @@ static fsdp_status_t save_as_creator(save_t *save, fsdp_error_t *err)
 
     catalog_init(&cat);
     FSDP_TRY_GOTO(gather_parts(save, &shared, err), err_free);
-    start = now();
+    start = clock_now();
     FSDP_TRY_GOTO(creator_catalog(save, &cat, &shared, &lists, err), err_free);
     FSDP_TRY_GOTO(pieces_of_parts(&cat, shared.num, &pieces, err), err_free);
     FSDP_TRY_GOTO(tell_offsets(save, &cat, &shared, pieces, err), err_free);
     FSDP_TRY_GOTO(write_pieces(save, &cat, shared.parts, err), err_free);
-    save->write_seconds = now() - start;
+    save->write_seconds = clock_now() - start;
     if (save->members > 1) {
         FSDP_TRY_GOTO(gather_blocks(save, &cat, &shared, pieces, err),
                       err_free);
     }
 
-    start = now();
+    start = clock_now();
     num = lists.first[save->file + 1] - lists.first[save->file];
     FSDP_TRY_GOTO(engine_finish_file(&cat, save->file,
                                      lists.pieces + lists.first[save->file],
                                      num, cat.root, err),
                   err_free);
-    save->write_seconds += now() - start;
+    save->write_seconds += clock_now() - start;
     status =
         tell_file(save, &cat, lists.pieces + lists.first[save->file], num, err);
 err_free:
@@ -740,7 +732,7 @@ fsdp_status_t fsdp_ckpt_save(const fsdp_ckpt_save_config_t *config,
                              fsdp_error_t *err)
 {
     save_t save = {.config = config, .format = format_get(FSDP_CKPT_HDF5)};
-    double start = now();
+    double start = clock_now();
     fsdp_error_t own;
     fsdp_status_t status;
 
@@ -756,12 +748,12 @@ fsdp_status_t fsdp_ckpt_save(const fsdp_ckpt_save_config_t *config,
                                      : commit_wait_published(save.commit, err);
     }
     status = commit_end(save.commit, status, err);
-    message_free(&save.done);
+    buffer_free(&save.done);
 
     if (status == FSDP_OK && result_p != NULL) {
         *result_p =
             (fsdp_ckpt_save_result_t){.bytes = save.bytes,
-                                      .seconds = now() - start,
+                                      .seconds = clock_now() - start,
                                       .write_seconds = save.write_seconds};
     }
     return status;

@@ -7,31 +7,6 @@
 
 #include "lib/util/check.h"
 
-void message_put(message_t *message, const void *data, size_t size)
-{
-    if (size > message->max - message->size) {
-        size_t max = 2 * message->max + size + 1024;
-        char *larger = realloc(message->data, max);
-
-        if (larger == NULL) {
-            message->failed = true;
-            return;
-        }
-        message->data = larger;
-        message->max = max;
-    }
-    if (size > 0) {
-        memcpy(message->data + message->size, data, size);
-    }
-    message->size += size;
-}
-
-void message_free(message_t *message)
-{
-    free(message->data);
-    *message = (message_t){0};
-}
-
 /* The next bytes, or NULL if there are fewer. */
 static const char *get(cursor_t *cursor, uint64_t size)
 {
@@ -83,24 +58,23 @@ static uint64_t small_bytes(fsdp_dtype_t dtype, uint64_t count)
                                                                      : 0;
 }
 
-void message_put_parts(message_t *message, const fsdp_ckpt_desc_t *tensors,
+void message_put_parts(buffer_t *message, const fsdp_ckpt_desc_t *tensors,
                        const fsdp_ckpt_part_t *parts, size_t num)
 {
     uint64_t count = num;
 
-    message_put(message, &count, sizeof(count));
+    buffer_add(message, &count, sizeof(count));
     for (size_t i = 0; i < num; i++) {
         part_row_t row = {.first = parts[i].first,
                           .count = parts[i].count,
                           .tensor = parts[i].tensor};
 
         row.has_data = small_bytes(tensors[row.tensor].dtype, row.count) > 0;
-        message_put(message, &row, sizeof(row));
+        buffer_add(message, &row, sizeof(row));
     }
     for (size_t i = 0; i < num; i++) {
-        message_put(
-            message, parts[i].data,
-            small_bytes(tensors[parts[i].tensor].dtype, parts[i].count));
+        buffer_add(message, parts[i].data,
+                   small_bytes(tensors[parts[i].tensor].dtype, parts[i].count));
     }
 }
 
@@ -168,7 +142,7 @@ typedef struct {
     uint32_t zero;
 } piece_row_t;
 
-void message_put_file(message_t *message, const catalog_t *cat, uint32_t file,
+void message_put_file(buffer_t *message, const catalog_t *cat, uint32_t file,
                       const uint64_t *pieces, uint64_t num)
 {
     const catalog_file_t *entry = &cat->files[file];
@@ -178,7 +152,7 @@ void message_put_file(message_t *message, const catalog_t *cat, uint32_t file,
                       .crc32c = entry->crc32c,
                       .crc_count = entry->crc_count};
 
-    message_put(message, &row, sizeof(row));
+    buffer_add(message, &row, sizeof(row));
     for (uint64_t i = 0; i < num; i++) {
         const catalog_piece_t *piece = &cat->pieces[pieces[i]];
         piece_row_t piece_row = {.first = piece->first,
@@ -189,10 +163,10 @@ void message_put_file(message_t *message, const catalog_t *cat, uint32_t file,
                                  .crc_first =
                                      piece->crc_first - entry->crc_first};
 
-        message_put(message, &piece_row, sizeof(piece_row));
+        buffer_add(message, &piece_row, sizeof(piece_row));
     }
-    message_put(message, cat->crcs + entry->crc_first,
-                entry->crc_count * sizeof(*cat->crcs));
+    buffer_add(message, cat->crcs + entry->crc_first,
+               entry->crc_count * sizeof(*cat->crcs));
 }
 
 fsdp_status_t message_get_file(const char *text, size_t size, catalog_t *cat,

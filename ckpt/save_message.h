@@ -6,20 +6,11 @@
 #define FSDP_SAVE_MESSAGE_H
 
 #include "ckpt/catalog.h"
+#include "lib/util/buffer.h"
 
 /* Pieces below this lie close together in a file: where ranks share it, its
  * creator writes them for all, so that no two ranks write to one page. */
 #define SAVE_SMALL (64u << 10)
-
-/* A message that grows; `failed` if there was no memory. */
-typedef struct {
-    char *data;
-    size_t size, max;
-    bool failed;
-} message_t;
-
-void message_put(message_t *message, const void *data, size_t size);
-void message_free(message_t *message);
 
 /* A message that is read. */
 typedef struct {
@@ -39,7 +30,7 @@ typedef struct {
 } save_part_t;
 
 /* A rank's parts, with the data of small ones. */
-void message_put_parts(message_t *message, const fsdp_ckpt_desc_t *tensors,
+void message_put_parts(buffer_t *message, const fsdp_ckpt_desc_t *tensors,
                        const fsdp_ckpt_part_t *parts, size_t num);
 
 /**
@@ -53,7 +44,7 @@ fsdp_status_t message_get_parts(const char *text, size_t size, uint32_t rank,
                                 size_t *num_p, fsdp_error_t *err);
 
 /* A file that is complete: its pieces in their order, and all checksums. */
-void message_put_file(message_t *message, const catalog_t *cat, uint32_t file,
+void message_put_file(buffer_t *message, const catalog_t *cat, uint32_t file,
                       const uint64_t *pieces, uint64_t num);
 
 /* Add such a file's contents to a catalog, not sealed, whose tensors are in

@@ -88,14 +88,13 @@ static fsdp_status_t make_room_for_crcs(catalog_t *cat, uint32_t file,
     return FSDP_OK;
 }
 
-fsdp_status_t target_lists(catalog_t *cat, bool crcs, target_lists_t *lists_p,
+fsdp_status_t target_group(const catalog_t *cat, target_lists_t *lists_p,
                            fsdp_error_t *err)
 {
     target_lists_t lists = {
         .pieces = malloc((cat->num_pieces + 1) * sizeof(*lists.pieces)),
         .first = calloc((size_t)cat->num_files + 2, sizeof(*lists.first)),
     };
-    fsdp_status_t status = FSDP_OK;
 
     if (lists.pieces == NULL || lists.first == NULL) {
         target_lists_free(&lists);
@@ -113,14 +112,26 @@ fsdp_status_t target_lists(catalog_t *cat, bool crcs, target_lists_t *lists_p,
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
         lists.pieces[lists.first[cat->pieces[p].file + 1]++] = p;
     }
-    for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
-        uint64_t *pieces = lists.pieces + lists.first[f];
-        uint64_t num = lists.first[f + 1] - lists.first[f];
+    for (uint32_t f = 0; f < cat->num_files; f++) {
+        qsort_r(lists.pieces + lists.first[f],
+                lists.first[f + 1] - lists.first[f], sizeof(*lists.pieces),
+                by_rank_and_order, (void *)cat);
+    }
 
-        qsort_r(pieces, num, sizeof(*pieces), by_rank_and_order, cat);
-        if (crcs) {
-            status = make_room_for_crcs(cat, f, pieces, num, err);
-        }
+    *lists_p = lists;
+    return FSDP_OK;
+}
+
+fsdp_status_t target_lists(catalog_t *cat, bool crcs, target_lists_t *lists_p,
+                           fsdp_error_t *err)
+{
+    target_lists_t lists;
+    fsdp_status_t status = FSDP_OK;
+
+    FSDP_TRY(target_group(cat, &lists, err));
+    for (uint32_t f = 0; crcs && f < cat->num_files && status == FSDP_OK; f++) {
+        status = make_room_for_crcs(cat, f, lists.pieces + lists.first[f],
+                                    lists.first[f + 1] - lists.first[f], err);
     }
     if (status != FSDP_OK) {
         target_lists_free(&lists);

@@ -26,8 +26,12 @@ typedef struct {
     uint64_t *first;
 } target_lists_t;
 
-/* Make the lists of a sealed catalog, and with @a crcs room for checksums:
- * piece by piece in this order. */
+/* The lists of a sealed catalog. */
+fsdp_status_t target_group(const catalog_t *cat, target_lists_t *lists_p,
+                           fsdp_error_t *err);
+
+/* The same, and with @a crcs room for checksums, piece by piece in this
+ * order. */
 fsdp_status_t target_lists(catalog_t *cat, bool crcs, target_lists_t *lists_p,
                            fsdp_error_t *err);
 void target_lists_free(target_lists_t *lists);

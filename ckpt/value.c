@@ -619,10 +619,7 @@ bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p)
             json_object_get(json_object_get(meta, "user"), "config"), name);
     }
 
-    known = json_is_integer(number) && json_integer_value(number) >= 0;
-    if (known) {
-        *number_p = (uint64_t)json_integer_value(number);
-    }
+    known = json_text_u64(number, number_p);
     json_decref(meta);
     return known;
 }

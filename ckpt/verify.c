@@ -28,6 +28,7 @@
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/megatron.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 #include "lib/util/select.h"
@@ -574,14 +575,6 @@ static fsdp_status_t check_many(verify_t *verify, const char *dir,
 
 /* --- The call ------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static fsdp_status_t check(verify_t *verify, const char *path,
                            fsdp_error_t *err)
 {
@@ -624,12 +617,12 @@ fsdp_status_t fsdp_ckpt_verify(const char *path,
         .arg = arg,
         .lock = PTHREAD_MUTEX_INITIALIZER,
     };
-    double began = now();
+    double began = clock_now();
     fsdp_status_t status = run(&verify, path, err);
 
     pthread_mutex_destroy(&verify.lock);
     if (status == FSDP_OK) {
-        verify.result.seconds = now() - began;
+        verify.result.seconds = clock_now() - began;
         *result_p = verify.result;
     }
 

@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "ckpt/fsdp_ckpt.h"
 #include "ckpt/tensor_hash.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
+#include "lib/util/size.h"
 
 #define MOST_BYTES  (4ull << 30) /* of a manifest */
 #define NOTED_NAMES 3
@@ -318,19 +319,6 @@ static bool same_hash(const check_t *check, const json_t *entry,
                       text) == 0;
 }
 
-static void dims_text(const fsdp_ckpt_tensor_t *tensor, char *text, size_t size)
-{
-    size_t used = (size_t)snprintf(text, size, "[");
-
-    for (uint32_t d = 0; d < tensor->ndim && used < size; d++) {
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64,
-                                 (d > 0) ? ", " : "", tensor->dims[d]);
-    }
-    if (used < size) {
-        snprintf(text + used, size - used, "]");
-    }
-}
-
 /* What is wrong with a tensor; @return false if anything is.
  * @param why  Text of it; empty if its bytes could not be read, which has been
  *             told. */
@@ -355,7 +343,7 @@ static bool is_as_claimed(const check_t *check, const json_t *entry,
     }
     if (!same_shape(shape, is_pair, &tensor)) {
         text = value_text(shape);
-        dims_text(&tensor, dims, sizeof(dims));
+        size_shape(tensor.ndim, tensor.dims, dims, sizeof(dims));
         snprintf(why, size, "has shape %s, not %s", dims,
                  (text != NULL) ? text : "that");
         free(text);
@@ -706,14 +694,6 @@ static void find_extra(check_t *check)
 
 /* --- The call ------------------------------------------------------------- */
 
-static double now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static fsdp_status_t compare(check_t *check, fsdp_error_t *err)
 {
     size_t num;
@@ -771,7 +751,7 @@ fsdp_status_t fsdp_ckpt_check_manifest(
     fsdp_ckpt_manifest_result_t *result_p, fsdp_error_t *err)
 {
     check_t check = {.config = config};
-    double began = now();
+    double began = clock_now();
     fsdp_status_t status;
 
     if (config->size != sizeof(*config) || config->manifest == NULL) {
@@ -784,7 +764,7 @@ fsdp_status_t fsdp_ckpt_check_manifest(
     if (check.ckpt != NULL) {
         FSDP_TRY_GOTO(compare(&check, err), err_free);
     }
-    check.result.seconds = now() - began;
+    check.result.seconds = clock_now() - began;
     *result_p = check.result;
 err_free:
     fsdp_ckpt_close(check.ckpt);

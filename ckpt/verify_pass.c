@@ -23,6 +23,7 @@
 #include "lib/util/select.h"
 
 #define TASK_BYTES (4u << 20)
+_Static_assert(TASK_BYTES >= CATALOG_BLOCK, "a task has whole blocks");
 #define JOIN_LEAST (64u << 10) /* joining costs less than computing again */
 #define JOBS_MOST  8
 

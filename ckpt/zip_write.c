@@ -16,29 +16,12 @@
 
 void zip_write_free(zip_writer_t *zip)
 {
-    free(zip->data);
+    buffer_free(&zip->out);
     free(zip->entries);
     *zip = (zip_writer_t){0};
 }
 
 /* --- Bytes ---------------------------------------------------------------- */
-
-static void add(zip_writer_t *zip, const void *data, size_t size)
-{
-    if (size > zip->max - zip->size) {
-        size_t max = 2 * zip->max + size + 1024;
-        char *larger = realloc(zip->data, max);
-
-        if (larger == NULL) {
-            zip->failed = true;
-            return;
-        }
-        zip->data = larger;
-        zip->max = max;
-    }
-    memcpy(zip->data + zip->size, data, size);
-    zip->size += size;
-}
 
 static void add_number(zip_writer_t *zip, uint64_t value, unsigned size)
 {
@@ -47,13 +30,13 @@ static void add_number(zip_writer_t *zip, uint64_t value, unsigned size)
     for (unsigned i = 0; i < size; i++) {
         text[i] = (char)(value >> (8 * i));
     }
-    add(zip, text, size);
+    buffer_add(&zip->out, text, size);
 }
 
 /* Where the next byte goes. */
 static uint64_t place(const zip_writer_t *zip)
 {
-    return zip->at + zip->size;
+    return zip->at + zip->out.size;
 }
 
 static uint64_t at_most(uint64_t value, uint64_t most)
@@ -64,16 +47,14 @@ static uint64_t at_most(uint64_t value, uint64_t most)
 bool zip_write_take(zip_writer_t *zip, uint64_t pass, char **data_p,
                     size_t *size_p)
 {
-    if (zip->failed) {
+    if (zip->out.failed) {
         return false;
     }
 
-    *data_p = zip->data;
-    *size_p = zip->size;
+    *data_p = zip->out.data;
+    *size_p = zip->out.size;
     zip->at = place(zip) + pass;
-    zip->data = NULL;
-    zip->size = 0;
-    zip->max = 0;
+    zip->out = (buffer_t){0};
     return true;
 }
 
@@ -87,7 +68,7 @@ static bool add_to_list(zip_writer_t *zip, const zip_entry_out_t *entry)
             reallocarray(zip->entries, max, sizeof(*larger));
 
         if (larger == NULL) {
-            zip->failed = true;
+            zip->out.failed = true;
             return false;
         }
         zip->entries = larger;
@@ -125,19 +106,19 @@ void zip_write_header(zip_writer_t *zip, const char *name, uint64_t size,
     }
 
     pad = -(entry.at + 30 + strlen(entry.name) + extra + 4) % ALIGN;
-    add(zip, "PK\3\4", 4);
+    buffer_add(&zip->out, "PK\3\4", 4);
     add_common(zip, &entry, extra + 4 + pad);
-    add(zip, entry.name, strlen(entry.name));
+    buffer_add(&zip->out, entry.name, strlen(entry.name));
     if (extra > 0) {
         add_number(zip, 1, 2);
         add_number(zip, 16, 2);
         add_number(zip, size, 8);
         add_number(zip, size, 8);
     }
-    add(zip, "FB", 2);
+    buffer_add(&zip->out, "FB", 2);
     add_number(zip, pad, 2);
     for (size_t i = 0; i < pad; i++) {
-        add(zip, "Z", 1);
+        buffer_add(&zip->out, "Z", 1);
     }
 }
 
@@ -145,7 +126,7 @@ void zip_write_entry(zip_writer_t *zip, const char *name, const char *data,
                      size_t size)
 {
     zip_write_header(zip, name, size, crc32_zip(0, data, size));
-    add(zip, data, size);
+    buffer_add(&zip->out, data, size);
 }
 
 /* --- The directory -------------------------------------------------------- */
@@ -155,14 +136,14 @@ static void add_to_directory(zip_writer_t *zip, const zip_entry_out_t *entry)
     bool large = entry->size >= MOST_32, far = entry->at >= MOST_32;
     size_t extra = (large ? 16u : 0) + (far ? 8u : 0);
 
-    add(zip, "PK\1\2", 4);
+    buffer_add(&zip->out, "PK\1\2", 4);
     add_number(zip, ZIP_VERSION, 2);
     add_common(zip, entry, (extra > 0) ? 4 + extra : 0);
     add_number(zip, 0, 2); /* comment */
     add_number(zip, 0, 2); /* disk */
     add_number(zip, 0, 6); /* attributes */
     add_number(zip, at_most(entry->at, MOST_32), 4);
-    add(zip, entry->name, strlen(entry->name));
+    buffer_add(&zip->out, entry->name, strlen(entry->name));
     if (extra > 0) {
         add_number(zip, 1, 2);
         add_number(zip, extra, 2);
@@ -187,7 +168,7 @@ void zip_write_end(zip_writer_t *zip)
     }
     end = place(zip);
 
-    add(zip, "PK\6\6", 4);
+    buffer_add(&zip->out, "PK\6\6", 4);
     add_number(zip, 44, 8);
     add_number(zip, ZIP_VERSION, 2);
     add_number(zip, ZIP_VERSION, 2);
@@ -196,11 +177,11 @@ void zip_write_end(zip_writer_t *zip)
     add_number(zip, zip->num, 8);
     add_number(zip, end - begin, 8);
     add_number(zip, begin, 8);
-    add(zip, "PK\6\7", 4);
+    buffer_add(&zip->out, "PK\6\7", 4);
     add_number(zip, 0, 4);
     add_number(zip, end, 8);
     add_number(zip, 1, 4);
-    add(zip, "PK\5\6", 4);
+    buffer_add(&zip->out, "PK\5\6", 4);
     add_number(zip, 0, 4); /* disks */
     add_number(zip, at_most(zip->num, MOST_16), 2);
     add_number(zip, at_most(zip->num, MOST_16), 2);

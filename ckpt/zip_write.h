@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/util/buffer.h"
+
 /* The directory that holds all entries. */
 #define ZIP_WRITE_PREFIX "archive/"
 
@@ -25,12 +27,10 @@ typedef struct {
 } zip_entry_out_t;
 
 typedef struct {
-    char *data; /* that was not yet taken */
-    size_t size, max;
+    buffer_t out; /* that was not yet taken */
     uint64_t at; /* of it, in the archive */
     zip_entry_out_t *entries;
     size_t num, max_entries;
-    bool failed;
 } zip_writer_t; /* all zero: an empty archive */
 
 void zip_write_free(zip_writer_t *zip);

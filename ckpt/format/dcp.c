@@ -714,21 +714,11 @@ static int by_rank(const struct dirent **a, const struct dirent **b)
     return (left > right) - (left < right);
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    char *path = io_path("%s/%s", dir, name);
-    struct stat st;
-    bool has = path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode);
-
-    free(path);
-    return has;
-}
-
 /* A directory of DCP itself: it has .metadata, or __R.metadata of ranks that
  * saved without collectives. */
 static bool is_dcp(const char *dir)
 {
-    return has_file(dir, DCP_METADATA) || dir_count(dir, is_local) > 0;
+    return dir_has(dir, DCP_METADATA, S_IFREG) || dir_count(dir, is_local) > 0;
 }
 
 /* One metadata file of the directory. */
@@ -820,8 +810,9 @@ fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
     cat->crc_zip = true;
     loader.sub = prefix;
     loader.nesting = noted(cat);
-    status = has_file(dir, DCP_METADATA) ? load_file(&loader, DCP_METADATA, err)
-                                         : load_ranks(&loader, dir, err);
+    status = dir_has(dir, DCP_METADATA, S_IFREG)
+                 ? load_file(&loader, DCP_METADATA, err)
+                 : load_ranks(&loader, dir, err);
     if (status == FSDP_OK) {
         status = nest_keep(cat, loader.nesting, err);
     }
@@ -866,8 +857,7 @@ static bool is_dcp_below(const char *dir, const char *name)
 /* The directory itself, or its parts. */
 static bool probe(const format_look_t *look)
 {
-    const char *slash = strrchr(look->path, '/');
-    const char *name = (slash != NULL) ? slash + 1 : look->path;
+    const char *name = io_base(look->path);
     struct dirent **names;
     bool found = false;
     int num;
@@ -909,10 +899,7 @@ static fsdp_status_t dcp_open(const char *path, catalog_t *cat,
     char *dir;
 
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
-        const char *slash = strrchr(path, '/');
-
-        dir = (slash != NULL) ? strndup(path, (size_t)(slash - path) + 1)
-                              : strdup(".");
+        dir = io_parent(path);
         cat->root = (dir != NULL) ? catalog_strdup(cat, dir) : NULL;
         free(dir);
         if (cat->root == NULL) {

@@ -56,7 +56,7 @@ static fsdp_status_t begin(zip_writer_t *zip, pickle_writer_t *writer,
     bool good = pickle_write_end(writer);
 
     if (good) {
-        zip_write_entry(zip, "data.pkl", writer->data, writer->size);
+        zip_write_entry(zip, "data.pkl", writer->out.data, writer->out.size);
         zip_write_entry(zip, "byteorder", "little", 6);
     }
     pickle_write_free(writer);

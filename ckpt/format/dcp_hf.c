@@ -18,6 +18,7 @@
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 /* One shard: where it begins is in the JSON, what it is in the file's. */
 typedef struct {
@@ -89,12 +90,9 @@ static bool get_numbers(const json_t *array, uint64_t *values, uint32_t *num_p)
         return false;
     }
     for (size_t i = 0; i < num; i++) {
-        const json_t *item = json_array_get(array, i);
-
-        if (!json_is_integer(item) || json_integer_value(item) < 0) {
+        if (!json_text_u64(json_array_get(array, i), &values[i])) {
             return false;
         }
-        values[i] = (uint64_t)json_integer_value(item);
     }
 
     *num_p = (uint32_t)num;

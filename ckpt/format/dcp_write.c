@@ -17,6 +17,7 @@
 #include "ckpt/format/dcp_archive.h"
 #include "ckpt/format/dcp_paths.h"
 #include "ckpt/pickle_write.h"
+#include "ckpt/target.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
@@ -163,6 +164,7 @@ typedef struct {
     const catalog_t *cat;
     const char *dir;
     bool *inner; /* tensors that are in values */
+    target_lists_t lists;
     extent_t *pieces;
     extent_t *values;
     uint64_t end; /* of what was written to the file */
@@ -229,9 +231,11 @@ static fsdp_status_t write_chunks(finish_t *finish, uint32_t file, int fd,
     const catalog_t *cat = finish->cat;
     uint64_t end = 0;
 
-    for (uint64_t p = 0; p < cat->num_pieces; p++) {
-        if (cat->pieces[p].file == file &&
-            !finish->inner[cat->pieces[p].tensor]) {
+    for (uint64_t i = finish->lists.first[file];
+         i < finish->lists.first[file + 1]; i++) {
+        uint64_t p = finish->lists.pieces[i];
+
+        if (!finish->inner[cat->pieces[p].tensor]) {
             FSDP_TRY(write_archive(finish, p, fd, path, err));
             end = (finish->end > end) ? finish->end : end;
         }
@@ -510,7 +514,7 @@ static fsdp_status_t write_metadata(const finish_t *finish,
     pickle_write_op(&writer, 'N');
     end_object(&writer);
     status = pickle_write_end(&writer)
-                 ? io_replace_file(path, writer.data, writer.size, err)
+                 ? io_replace_file(path, writer.out.data, writer.out.size, err)
                  : no_memory(finish, err);
     pickle_write_free(&writer);
     free(path_memos);
@@ -533,6 +537,9 @@ fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,
     if (status == FSDP_OK) {
         status = dcp_paths_make(cat, &paths, err);
     }
+    if (status == FSDP_OK) {
+        status = target_group(cat, &finish.lists, err);
+    }
     for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
         status = finish_file(&finish, f, err);
     }
@@ -540,6 +547,7 @@ fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,
         status = write_metadata(&finish, &paths, err);
     }
     dcp_paths_free(&paths);
+    target_lists_free(&finish.lists);
     free(finish.inner);
     free(finish.pieces);
     free(finish.values);

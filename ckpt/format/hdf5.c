@@ -130,19 +130,6 @@ static fsdp_status_t add_pieces(catalog_t *cat, const hdf5_rows_t *rows,
     return FSDP_OK;
 }
 
-/* Row @a number may be followed: what it points to is inside the tables. */
-static bool row_fits(const hdf5_rows_t *rows, const hdf5_tensor_row_t *row,
-                     uint64_t next_piece)
-{
-    return row->name_len > 0 && row->name_off <= rows->num_names &&
-           row->name_len <= rows->num_names - row->name_off &&
-           memchr(rows->names + row->name_off, '\0', row->name_len) == NULL &&
-           row->rank <= FSDP_CKPT_MAX_NDIM && row->dim_off <= rows->num_dims &&
-           row->rank <= rows->num_dims - row->dim_off &&
-           dtype_valid(row->dtype) && row->piece_first == next_piece &&
-           row->piece_count <= rows->num_pieces - next_piece;
-}
-
 static fsdp_status_t add_tensors(catalog_t *cat, const manifest_t *manifest,
                                  const hdf5_rows_t *rows, char *name,
                                  fsdp_error_t *err)
@@ -152,7 +139,7 @@ static fsdp_status_t add_tensors(catalog_t *cat, const manifest_t *manifest,
     for (uint64_t i = 0; i < rows->num_tensors; i++) {
         const hdf5_tensor_row_t *row = &rows->tensors[i];
 
-        if (!row_fits(rows, row, next_piece)) {
+        if (!hdf5_row_fits(rows, row, next_piece)) {
             return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                   "%s/%s: row %" PRIu64
                                   " of /tensors points outside the tables",

@@ -505,6 +505,20 @@ static fsdp_status_t settle(hdf5_file_t *file, hid_t set, const char *path,
     return FSDP_OK;
 }
 
+/* Close what a dataset was made with; none of it need be there. */
+static void close_made(hid_t set, hid_t space, hid_t dcpl)
+{
+    if (set >= 0) {
+        H5Dclose(set);
+    }
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    if (dcpl >= 0) {
+        H5Pclose(dcpl);
+    }
+}
+
 /* @param set_p  To be closed if it is not negative, though this failed. */
 static bool make_set(hdf5_file_t *file, const hdf5_dataset_t *dataset,
                      hid_t type, hid_t space, hid_t dcpl, hid_t *set_p)
@@ -594,12 +608,7 @@ fsdp_status_t hdf5_file_add_table(hdf5_file_t *file, const char *path,
     status = (set < 0) ? FAIL(file, "cannot make table /%s", path)
                        : settle(file, set, path, id, num * H5Tget_size(id),
                                 records, offset_p, err);
-    if (set >= 0) {
-        H5Dclose(set);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
+    close_made(set, space, H5I_INVALID_HID);
     hdf5_leave(&guard);
 
     return status;
@@ -627,15 +636,7 @@ static fsdp_status_t add_external_locked(hdf5_file_t *file,
         status = FAIL(file, "cannot make dataset /%s of %zu parts of files",
                       dataset->path, num);
     }
-    if (set >= 0) {
-        H5Dclose(set);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
-    if (dcpl >= 0) {
-        H5Pclose(dcpl);
-    }
+    close_made(set, space, dcpl);
     return status;
 }
 
@@ -769,15 +770,7 @@ static fsdp_status_t add_virtual_locked(hdf5_file_t *file,
         status = FAIL(file, "cannot make virtual dataset /%s", dataset->path);
     }
 done:
-    if (set >= 0) {
-        H5Dclose(set);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
-    if (dcpl >= 0) {
-        H5Pclose(dcpl);
-    }
+    close_made(set, space, dcpl);
     return status;
 }
 
@@ -796,8 +789,8 @@ fsdp_status_t hdf5_file_add_virtual(hdf5_file_t *file,
     return status;
 }
 
-fsdp_status_t hdf5_file_add_link(hdf5_file_t *file, const char *path,
-                                 const char *target, fsdp_error_t *err)
+static fsdp_status_t add_link(hdf5_file_t *file, const char *path,
+                              const char *target, fsdp_error_t *err)
 {
     char *whole = io_path("/%s", target);
     fsdp_status_t status = FSDP_OK;
@@ -818,6 +811,25 @@ fsdp_status_t hdf5_file_add_link(hdf5_file_t *file, const char *path,
     }
     hdf5_leave(&guard);
     free(whole);
+
+    return status;
+}
+
+fsdp_status_t hdf5_file_add_alias(hdf5_file_t *file, const catalog_t *cat,
+                                  const catalog_alias_t *alias,
+                                  hdf5_where_t where, fsdp_error_t *err)
+{
+    char *path, *target;
+    fsdp_status_t status;
+
+    FSDP_TRY(hdf5_path_make(cat, alias->name, where, &path, err));
+    status = hdf5_path_make(cat, cat->tensors[alias->tensor].name, where,
+                            &target, err);
+    if (status == FSDP_OK) {
+        status = add_link(file, path, target, err);
+        free(target);
+    }
+    free(path);
 
     return status;
 }

@@ -13,6 +13,7 @@
 
 #include <stdint.h>
 
+#include "ckpt/format/hdf5_name.h"
 #include "ckpt/fsdp_ckpt.h"
 
 typedef struct hdf5_file hdf5_file_t;
@@ -103,9 +104,11 @@ fsdp_status_t hdf5_file_add_external(hdf5_file_t *file,
                                      const hdf5_extent_t *extents, size_t num,
                                      fsdp_error_t *err);
 
-/* Make @a path a soft link to the dataset @a target. */
-fsdp_status_t hdf5_file_add_link(hdf5_file_t *file, const char *path,
-                                 const char *target, fsdp_error_t *err);
+/* Add another name of a tensor of a sealed catalog: a soft link, where its
+ * paths are those of @a where. */
+fsdp_status_t hdf5_file_add_alias(hdf5_file_t *file, const catalog_t *cat,
+                                  const catalog_alias_t *alias,
+                                  hdf5_where_t where, fsdp_error_t *err);
 
 /* Attributes of the root group. */
 fsdp_status_t hdf5_file_set_text(hdf5_file_t *file, const char *name,

@@ -124,25 +124,6 @@ static fsdp_status_t add_tensor(const builder_t *builder,
     return status;
 }
 
-static fsdp_status_t add_alias(const builder_t *builder,
-                               const catalog_alias_t *alias, fsdp_error_t *err)
-{
-    const catalog_t *cat = builder->cat;
-    char *path, *target;
-    fsdp_status_t status;
-
-    FSDP_TRY(hdf5_path_make(cat, alias->name, HDF5_IN_INDEX, &path, err));
-    status = hdf5_path_make(cat, cat->tensors[alias->tensor].name,
-                            HDF5_IN_INDEX, &target, err);
-    if (status == FSDP_OK) {
-        status = hdf5_file_add_link(builder->file, path, target, err);
-        free(target);
-    }
-    free(path);
-
-    return status;
-}
-
 /* Every tensor whole, under its own name. */
 static fsdp_status_t add_tensors(builder_t *builder, fsdp_error_t *err)
 {
@@ -166,7 +147,8 @@ static fsdp_status_t add_tensors(builder_t *builder, fsdp_error_t *err)
         status = add_tensor(builder, &cat->tensors[i], err);
     }
     for (uint64_t i = 0; status == FSDP_OK && i < cat->num_aliases; i++) {
-        status = add_alias(builder, &cat->aliases[i], err);
+        status = hdf5_file_add_alias(builder->file, cat, &cat->aliases[i],
+                                     HDF5_IN_INDEX, err);
     }
     free(builder->sources);
     free(builder->source_paths);

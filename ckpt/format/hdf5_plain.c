@@ -810,7 +810,6 @@ static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
 static fsdp_status_t add_file(catalog_t *cat, const char *path,
                               fsdp_error_t *err)
 {
-    const char *slash = strrchr(path, '/');
     uint32_t file;
     struct stat st;
     char *root;
@@ -819,9 +818,7 @@ static fsdp_status_t add_file(catalog_t *cat, const char *path,
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot stat: %m", path);
     }
 
-    root = (slash == NULL)   ? strdup(".")
-           : (slash == path) ? strdup("/")
-                             : strndup(path, (size_t)(slash - path));
+    root = io_parent(path);
     cat->format = FSDP_CKPT_HDF5_FILE;
     cat->path = catalog_strdup(cat, path);
     cat->root = (root != NULL) ? catalog_strdup(cat, root) : NULL;
@@ -830,8 +827,8 @@ static fsdp_status_t add_file(catalog_t *cat, const char *path,
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
     }
 
-    return catalog_add_file(cat, (slash == NULL) ? path : slash + 1,
-                            (uint64_t)st.st_size, &file, err);
+    return catalog_add_file(cat, io_base(path), (uint64_t)st.st_size, &file,
+                            err);
 }
 
 /* Check what can be checked before HDF5 sees the file. */

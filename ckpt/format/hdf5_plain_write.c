@@ -117,25 +117,6 @@ static fsdp_status_t write_tensor(catalog_t *cat, catalog_tensor_t *tensor,
     return status;
 }
 
-static fsdp_status_t write_alias(const catalog_t *cat,
-                                 const catalog_alias_t *alias,
-                                 hdf5_file_t *file, fsdp_error_t *err)
-{
-    const char *owner = cat->tensors[alias->tensor].name;
-    fsdp_status_t status;
-    char *path, *target;
-
-    FSDP_TRY(hdf5_path_make(cat, alias->name, HDF5_IN_FILE, &path, err));
-    status = hdf5_path_make(cat, owner, HDF5_IN_FILE, &target, err);
-    if (status == FSDP_OK) {
-        status = hdf5_file_add_link(file, path, target, err);
-        free(target);
-    }
-    free(path);
-
-    return status;
-}
-
 /* HDF5 has no attributes above 64 KiB: parts, each of whole characters. */
 static fsdp_status_t write_values(const catalog_t *cat, hdf5_file_t *file,
                                   fsdp_error_t *err)
@@ -259,7 +240,8 @@ static fsdp_status_t write_all(catalog_t *cat, const hdf5_sources_t *sources,
             write_tensor(cat, &cat->tensors[by_order[i]], sources, file, err);
     }
     for (uint64_t i = 0; status == FSDP_OK && i < cat->num_aliases; i++) {
-        status = write_alias(cat, &cat->aliases[i], file, err);
+        status =
+            hdf5_file_add_alias(file, cat, &cat->aliases[i], HDF5_IN_FILE, err);
     }
     free(by_order);
 

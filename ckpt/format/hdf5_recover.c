@@ -248,20 +248,6 @@ static fsdp_status_t see(recover_t *recover, uint32_t file, uint64_t number,
     return FSDP_OK;
 }
 
-/* What a row points to lies inside the tables. */
-static bool row_fits(const hdf5_rows_t *rows, uint64_t number,
-                     uint64_t next_piece)
-{
-    const hdf5_tensor_row_t *row = &rows->tensors[number];
-
-    return row->name_len > 0 && row->name_off <= rows->num_names &&
-           row->name_len <= rows->num_names - row->name_off &&
-           row->rank <= FSDP_CKPT_MAX_NDIM && row->dim_off <= rows->num_dims &&
-           row->rank <= rows->num_dims - row->dim_off &&
-           dtype_valid(row->dtype) && row->piece_first == next_piece &&
-           row->piece_count <= rows->num_pieces - next_piece;
-}
-
 static fsdp_status_t see_tensors(recover_t *recover, uint32_t file)
 {
     shard_t *shard = &recover->shards[file];
@@ -274,7 +260,7 @@ static fsdp_status_t see_tensors(recover_t *recover, uint32_t file)
     }
 
     for (uint64_t i = 0; i < shard->rows.num_tensors; i++) {
-        if (!row_fits(&shard->rows, i, next_piece)) {
+        if (!hdf5_row_fits(&shard->rows, &shard->rows.tensors[i], next_piece)) {
             return bad(recover, file, "its table of tensors makes no sense");
         }
         FSDP_TRY(see(recover, file, i, before, &shard->seen[i]));

@@ -284,3 +284,15 @@ err_close:
     close(fd);
     return status;
 }
+
+bool hdf5_row_fits(const hdf5_rows_t *rows, const hdf5_tensor_row_t *row,
+                   uint64_t next_piece)
+{
+    return row->name_len > 0 && row->name_off <= rows->num_names &&
+           row->name_len <= rows->num_names - row->name_off &&
+           memchr(rows->names + row->name_off, '\0', row->name_len) == NULL &&
+           row->rank <= FSDP_CKPT_MAX_NDIM && row->dim_off <= rows->num_dims &&
+           row->rank <= rows->num_dims - row->dim_off &&
+           dtype_valid(row->dtype) && row->piece_first == next_piece &&
+           row->piece_count <= rows->num_pieces - next_piece;
+}

@@ -59,6 +59,11 @@ typedef struct {
 fsdp_status_t hdf5_rows_make(const catalog_t *cat, uint32_t file,
                              hdf5_rows_t *rows_p, fsdp_error_t *err);
 
+/* Does a row of a tensor name what is in the tables, its pieces beginning at
+ * number @a next_piece? */
+bool hdf5_row_fits(const hdf5_rows_t *rows, const hdf5_tensor_row_t *row,
+                   uint64_t next_piece);
+
 void hdf5_rows_free(hdf5_rows_t *rows);
 
 /* Add the tables to an HDF5 file.

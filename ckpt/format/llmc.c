@@ -781,8 +781,7 @@ static fsdp_status_t fill(catalog_t *cat, llmc_t *llmc, fsdp_error_t *err)
 static fsdp_status_t open_llmc(const char *path, catalog_t *cat,
                                fsdp_error_t *err)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = (slash != NULL) ? slash + 1 : path;
+    const char *name = io_base(path);
     llmc_t llmc = {.step = -1};
     char model[48];
     struct stat st;
@@ -795,9 +794,7 @@ static fsdp_status_t open_llmc(const char *path, catalog_t *cat,
         llmc.dir = cat->path;
         FSDP_TRY(choose_step(llmc.dir, &llmc.step, err));
     } else {
-        char *dir = (slash == NULL)   ? strdup(".")
-                    : (slash == path) ? strdup("/")
-                                      : strndup(path, (size_t)(slash - path));
+        char *dir = io_parent(path);
 
         llmc.dir = (dir != NULL) ? catalog_strdup(cat, dir) : NULL;
         free(dir);

@@ -296,14 +296,7 @@ __attribute__((format(printf, 3, 4))) static fsdp_status_t corrupt(
 
 static bool get_uint(const json_t *object, const char *key, uint64_t *value_p)
 {
-    const json_t *value = json_object_get(object, key);
-
-    if (!json_is_integer(value) || json_integer_value(value) < 0) {
-        return false;
-    }
-
-    *value_p = (uint64_t)json_integer_value(value);
-    return true;
+    return json_text_u64(json_object_get(object, key), value_p);
 }
 
 static bool is_hex(const char *text, size_t digits)

@@ -26,6 +26,7 @@
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 #include "lib/util/text.h"
 
 #define INDEX_MAX (1u << 30)
@@ -93,16 +94,6 @@ static fsdp_status_t bad(const safetensors_file_t *file, const char *name,
                                 what);
 }
 
-static bool get_u64(const json_t *value, uint64_t *number_p)
-{
-    if (!json_is_integer(value) || json_integer_value(value) < 0) {
-        return false;
-    }
-
-    *number_p = (uint64_t)json_integer_value(value);
-    return true;
-}
-
 static fsdp_status_t parse_entry(const safetensors_file_t *file,
                                  const char *name, const json_t *value,
                                  safetensors_entry_t *entry, fsdp_error_t *err)
@@ -124,8 +115,8 @@ static fsdp_status_t parse_entry(const safetensors_file_t *file,
     entry->dtype = safetensors_dtypes[rank].dtype;
 
     if (json_array_size(offsets) != 2 ||
-        !get_u64(json_array_get(offsets, 0), &entry->begin) ||
-        !get_u64(json_array_get(offsets, 1), &entry->end) ||
+        !json_text_u64(json_array_get(offsets, 0), &entry->begin) ||
+        !json_text_u64(json_array_get(offsets, 1), &entry->end) ||
         entry->begin > entry->end) {
         return bad(file, name, "its data_offsets are no range", err);
     }
@@ -319,7 +310,7 @@ static fsdp_status_t add_entry(catalog_t *cat, const safetensors_file_t *file,
     unsigned bits = fsdp_dtype_bits(entry->dtype);
 
     for (uint32_t d = 0; d < ndim; d++) {
-        if (!get_u64(json_array_get(entry->shape, d), &dims[d])) {
+        if (!json_text_u64(json_array_get(entry->shape, d), &dims[d])) {
             return bad(file, entry->name, "its shape is none", err);
         }
     }
@@ -759,7 +750,6 @@ err_free:
 static fsdp_status_t open_any(const char *path, catalog_t *cat,
                               fsdp_error_t *err)
 {
-    const char *slash = strrchr(path, '/');
     fsdp_status_t status;
     format_look_t look;
     char *dir, *name = NULL;
@@ -772,15 +762,11 @@ static fsdp_status_t open_any(const char *path, catalog_t *cat,
         return status;
     }
 
-    if (slash == NULL) {
-        return open_member(".", path, cat, err);
-    }
-    dir = (slash == path) ? io_path("/")
-                          : io_path("%.*s", (int)(slash - path), path);
+    dir = io_parent(path);
     if (dir == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
     }
-    status = open_member(dir, slash + 1, cat, err);
+    status = open_member(dir, io_base(path), cat, err);
     free(dir);
     return status;
 }

@@ -17,36 +17,14 @@
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/safetensors.h"
 #include "ckpt/value.h"
+#include "lib/util/buffer.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
 /* --- Text ----------------------------------------------------------------- */
 
 /* A string that grows. */
-typedef struct {
-    char *data;
-    size_t size, max;
-    bool failed;
-} text_t;
-
-static void text_add(text_t *text, const char *data, size_t size)
-{
-    if (size > text->max - text->size) {
-        size_t max = 2 * text->max + size + 4096;
-        char *larger = realloc(text->data, max);
-
-        if (larger == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->data = larger;
-        text->max = max;
-    }
-    memcpy(text->data + text->size, data, size);
-    text->size += size;
-}
-
-__attribute__((format(printf, 2, 3))) static void text_printf(text_t *text,
+__attribute__((format(printf, 2, 3))) static void text_printf(buffer_t *text,
                                                               const char *fmt,
                                                               ...)
 {
@@ -61,16 +39,16 @@ __attribute__((format(printf, 2, 3))) static void text_printf(text_t *text,
         text->failed = true;
         return;
     }
-    text_add(text, line, (size_t)n);
+    buffer_add(text, line, (size_t)n);
     free(line);
 }
 
 /* A JSON string with the escapes that the official writer chooses. */
-static void text_string(text_t *text, const char *string)
+static void text_string(buffer_t *text, const char *string)
 {
     static const char letters[] = "btn\0fr"; /* from 8 on */
 
-    text_add(text, "\"", 1);
+    buffer_add(text, "\"", 1);
     for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
         if (*p == '"' || *p == '\\') {
             text_printf(text, "\\%c", *p);
@@ -79,27 +57,27 @@ static void text_string(text_t *text, const char *string)
         } else if (*p < 32) {
             text_printf(text, "\\u%04x", *p);
         } else {
-            text_add(text, (const char *)p, 1);
+            buffer_add(text, (const char *)p, 1);
         }
     }
-    text_add(text, "\"", 1);
+    buffer_add(text, "\"", 1);
 }
 
-static void text_numbers(text_t *text, const uint64_t *numbers, uint32_t num)
+static void text_numbers(buffer_t *text, const uint64_t *numbers, uint32_t num)
 {
-    text_add(text, "[", 1);
+    buffer_add(text, "[", 1);
     for (uint32_t i = 0; i < num; i++) {
         text_printf(text, "%s%" PRIu64, (i > 0) ? "," : "", numbers[i]);
     }
-    text_add(text, "]", 1);
+    buffer_add(text, "]", 1);
 }
 
-static void text_pair(text_t *text, const char *key, const char *value,
+static void text_pair(buffer_t *text, const char *key, const char *value,
                       bool *first)
 {
-    text_add(text, ",", *first ? 0 : 1);
+    buffer_add(text, ",", *first ? 0 : 1);
     text_string(text, key);
-    text_add(text, ":", 1);
+    buffer_add(text, ":", 1);
     text_string(text, value);
     *first = false;
 }
@@ -119,7 +97,7 @@ static bool is_replaced(const catalog_t *cat, const char *key)
 }
 
 /* All values as one JSON text. */
-static void text_values(text_t *text, const catalog_t *cat, bool *first)
+static void text_values(buffer_t *text, const catalog_t *cat, bool *first)
 {
     json_t *values = value_all(cat);
     char *line = (values != NULL) ? value_text(values) : NULL;
@@ -155,31 +133,31 @@ typedef struct {
 } item_t;
 
 /* Where the shards of a file begin in their tensors. */
-static void text_sharding(text_t *text, const item_t *items, size_t num,
+static void text_sharding(buffer_t *text, const item_t *items, size_t num,
                           bool *first)
 {
-    text_t inner = {0};
+    buffer_t inner = {0};
 
     for (size_t i = 0; i < num; i++) {
-        text_add(&inner, (i > 0) ? ", " : "{", (i > 0) ? 2 : 1);
+        buffer_add(&inner, (i > 0) ? ", " : "{", (i > 0) ? 2 : 1);
         text_string(&inner, items[i].tensor->name);
         text_printf(&inner, ": {\"" SAFETENSORS_OFFSETS "\": ");
         text_numbers(&inner, items[i].start, items[i].tensor->ndim);
-        text_add(&inner, "}", 1);
+        buffer_add(&inner, "}", 1);
     }
-    text_add(&inner, "}", 2); /* and its '\0' */
+    buffer_add(&inner, "}", 2); /* and its '\0' */
     if (inner.failed) {
         text->failed = true;
     } else {
         text_pair(text, SAFETENSORS_SHARDING, inner.data, first);
         text_pair(text, SAFETENSORS_VERSION, "1.0", first);
     }
-    free(inner.data);
+    buffer_free(&inner);
 }
 
 /* Tied names with the name of the tensor that is there, as
  * safetensors.torch.save_model() writes them; values. */
-static void text_extra(text_t *text, const catalog_t *cat, bool *first)
+static void text_extra(buffer_t *text, const catalog_t *cat, bool *first)
 {
     for (uint64_t i = 0; i < cat->num_aliases; i++) {
         const catalog_alias_t *alias = &cat->aliases[i];
@@ -192,7 +170,7 @@ static void text_extra(text_t *text, const catalog_t *cat, bool *first)
 }
 
 /* "__metadata__": that of a source, if what was kept has one, and more. */
-static void text_metadata(text_t *text, const catalog_t *cat, uint32_t file,
+static void text_metadata(buffer_t *text, const catalog_t *cat, uint32_t file,
                           const item_t *items, size_t num)
 {
     json_t *meta = json_loads(cat->meta, 0, NULL), *value;
@@ -216,7 +194,7 @@ static void text_metadata(text_t *text, const catalog_t *cat, uint32_t file,
     if (!is_shard || file == 0) {
         text_extra(text, cat, &first);
     }
-    text_add(text, "}", 1);
+    buffer_add(text, "}", 1);
     json_decref(meta);
 }
 
@@ -303,9 +281,9 @@ static fsdp_status_t collect(const catalog_t *cat, uint32_t file,
     return FSDP_OK;
 }
 
-static void text_item(text_t *text, const item_t *item, uint64_t begin)
+static void text_item(buffer_t *text, const item_t *item, uint64_t begin)
 {
-    text_add(text, ",", 1);
+    buffer_add(text, ",", 1);
     text_string(text, item->tensor->name);
     text_printf(text, ":{\"dtype\":\"%s\",\"shape\":",
                 safetensors_dtypes[item->rank].name);
@@ -314,7 +292,7 @@ static void text_item(text_t *text, const item_t *item, uint64_t begin)
                 begin + item->bytes);
 }
 
-static fsdp_status_t write_header(const char *path, const text_t *text,
+static fsdp_status_t write_header(const char *path, const buffer_t *text,
                                   uint64_t size, fsdp_error_t *err)
 {
     uint64_t head = htole64(text->size);
@@ -336,21 +314,21 @@ fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
                                  const uint64_t *pieces, uint64_t num,
                                  const char *path, fsdp_error_t *err)
 {
-    text_t text = {0};
+    buffer_t text = {0};
     fsdp_status_t status;
     uint64_t size = 0;
     item_t *items = NULL;
     size_t count = 0;
 
     FSDP_TRY(collect(cat, file, pieces, num, &items, &count, err));
-    text_add(&text, "{", 1);
+    buffer_add(&text, "{", 1);
     text_metadata(&text, cat, file, items, count);
     for (size_t i = 0; i < count; i++) {
         text_item(&text, &items[i], size);
         size += items[i].bytes;
     }
-    text_add(&text, "}", 1);
-    text_add(&text, "       ", -text.size % 8);
+    buffer_add(&text, "}", 1);
+    buffer_add(&text, "       ", -text.size % 8);
     if (text.failed) {
         status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
         goto err_free;
@@ -373,7 +351,7 @@ fsdp_status_t safetensors_create(catalog_t *cat, uint32_t file,
     cat->files[file].size = size;
     status = write_header(path, &text, size, err);
 err_free:
-    free(text.data);
+    buffer_free(&text);
     free(items);
     return status;
 }

@@ -685,7 +685,6 @@ static fsdp_status_t read_dir(torch_reader_t *reader, const char *path,
 static fsdp_status_t read_all(torch_reader_t *reader, const char *path,
                               bool is_dir)
 {
-    const char *slash = strrchr(path, '/');
     torch_dir_t dir = {0};
     fsdp_status_t status;
 
@@ -697,12 +696,9 @@ static fsdp_status_t read_all(torch_reader_t *reader, const char *path,
     }
 
     {
-        const torch_member_t member = {
-            .name = (char *)(slash != NULL ? slash + 1 : path),
-            .prefix = (char *)""};
-        char *root = (slash == NULL)   ? strdup(".")
-                     : (slash == path) ? strdup("/")
-                                       : strndup(path, (size_t)(slash - path));
+        const torch_member_t member = {.name = (char *)io_base(path),
+                                       .prefix = (char *)""};
+        char *root = io_parent(path);
 
         reader->cat->root =
             (root != NULL) ? catalog_strdup(reader->cat, root) : NULL;

@@ -21,6 +21,7 @@
 
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 #define RECIPE_MAX (256u << 20)
 #define FLAT_NAME  "_flat_param"
@@ -161,15 +162,6 @@ static fsdp_status_t find_prefix(local_t *local)
     return bad(local, name, "the recipe has not all flat parameters of it");
 }
 
-static bool get_u64(const json_t *value, uint64_t *number_p)
-{
-    if (!json_is_integer(value) || json_integer_value(value) < 0) {
-        return false;
-    }
-    *number_p = (uint64_t)json_integer_value(value);
-    return true;
-}
-
 /* The shape of a parameter. */
 static bool read_shape(const json_t *shape, param_t *param)
 {
@@ -179,7 +171,7 @@ static bool read_shape(const json_t *shape, param_t *param)
         return false;
     }
     for (uint32_t d = 0; d < param->ndim; d++) {
-        if (!get_u64(json_array_get(shape, d), &param->dims[d]) ||
+        if (!json_text_u64(json_array_get(shape, d), &param->dims[d]) ||
             __builtin_mul_overflow(param->numel, param->dims[d],
                                    &param->numel)) {
             return false;
@@ -204,7 +196,7 @@ static bool read_places(const json_t *recipe, param_t *params, uint32_t num,
 
         if (!json_is_array(numels)) {
             numel = params[i].numel;
-        } else if (!get_u64(json_array_get(numels, i), &numel)) {
+        } else if (!json_text_u64(json_array_get(numels, i), &numel)) {
             return false;
         }
         if (!padding) {
@@ -514,7 +506,7 @@ static fsdp_status_t add_group(local_t *local, const torch_item_t *item,
     for (size_t i = 0; i < num && status == FSDP_OK; i++) {
         uint64_t number;
 
-        if (!get_u64(json_array_get(numbers, i), &number) ||
+        if (!json_text_u64(json_array_get(numbers, i), &number) ||
             number >= UINT32_MAX || find_state(local, (uint32_t)number)) {
             status = bad(local, item->name, "it is no list of numbers");
             break;

@@ -57,7 +57,7 @@ static bool put_tensor(torch_out_t *out, uint64_t index)
         return false;
     }
     if (!get_storage(out, index, &storage)) {
-        out->pickle.failed = true;
+        out->pickle.out.failed = true;
         return true;
     }
     torch_write_tensor(&out->pickle, type, storage, tensor->ndim,
@@ -239,7 +239,8 @@ static fsdp_status_t write_all(torch_out_t *out, torch_fill_f fill, void *arg,
     if (!pickle_write_end(&out->pickle)) {
         return no_memory(out, err);
     }
-    zip_write_entry(zip, "data.pkl", out->pickle.data, out->pickle.size);
+    zip_write_entry(zip, "data.pkl", out->pickle.out.data,
+                    out->pickle.out.size);
     zip_write_entry(zip, ".format_version", "1", 1);
     zip_write_entry(zip, ".storage_alignment", "64", 2);
     zip_write_entry(zip, "byteorder", "little", 6);

@@ -49,41 +49,21 @@ static fsdp_status_t no_memory(const universal_t *universal, fsdp_error_t *err)
 
 /* --- Recognising ---------------------------------------------------------- */
 
-static bool is_there(const char *dir, const char *name, bool is_dir)
-{
-    char *path = io_path("%s/%s", dir, name);
-    struct stat st;
-    bool is = path != NULL && stat(path, &st) == 0 &&
-              (is_dir ? S_ISDIR(st.st_mode) : S_ISREG(st.st_mode));
-
-    free(path);
-    return is;
-}
-
 static bool is_tag(const char *dir)
 {
-    return is_there(dir, "zero", true) &&
-           (is_there(dir, STAGE12_MODEL, false) ||
-            is_there(dir, STAGE3_MODEL, false) ||
-            is_there(dir, "zero/optimizer_state.pt", false));
+    return dir_has(dir, "zero", S_IFDIR) &&
+           (dir_has(dir, STAGE12_MODEL, S_IFREG) ||
+            dir_has(dir, STAGE3_MODEL, S_IFREG) ||
+            dir_has(dir, "zero/optimizer_state.pt", S_IFREG));
 }
 
 /* What DIR/latest_universal names, or NULL. */
 static char *tag_of(const char *dir)
 {
-    char *path = io_path("%s/latest_universal", dir), *text = NULL;
-    char *tag = NULL;
-    size_t size;
+    char *name = io_read_name(dir, "latest_universal");
+    char *tag = (name != NULL) ? io_path("%s/%s", dir, name) : NULL;
 
-    if (path != NULL &&
-        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
-        text[strcspn(text, "\r\n")] = '\0';
-        if (text[0] != '\0' && text[0] != '.' && strchr(text, '/') == NULL) {
-            tag = io_path("%s/%s", dir, text);
-        }
-    }
-    free(text);
-    free(path);
+    free(name);
     return tag;
 }
 
@@ -95,7 +75,7 @@ static char *find_tag(const char *path)
     if (tag == NULL) {
         above = io_path("%s/..", path);
         if (above != NULL && is_tag(above) &&
-            is_there(path, "optimizer_state.pt", false)) {
+            dir_has(path, "optimizer_state.pt", S_IFREG)) {
             return above;
         }
         free(above);
@@ -356,7 +336,7 @@ static fsdp_status_t walk(universal_t *universal, const char *dir,
     if (depth > DEPTH) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too deep", dir);
     }
-    if (name[0] != '\0' && is_there(dir, "fp32.pt", false)) {
+    if (name[0] != '\0' && dir_has(dir, "fp32.pt", S_IFREG)) {
         FSDP_TRY(add_param(universal, dir, name, err));
     }
 
@@ -367,7 +347,7 @@ static fsdp_status_t walk(universal_t *universal, const char *dir,
     for (int i = 0; i < num && status == FSDP_OK; i++) {
         char *path, *full;
 
-        if (!is_there(dir, names[i]->d_name, true)) {
+        if (!dir_has(dir, names[i]->d_name, S_IFDIR)) {
             continue;
         }
         path = io_path("%s/%s", dir, names[i]->d_name);
@@ -416,7 +396,7 @@ static fsdp_status_t add_optimizer(universal_t *universal, fsdp_error_t *err)
     pickle_ref_t root;
     zero_file_t file;
 
-    if (!is_there(universal->zero.cat->root, file_name, false)) {
+    if (!dir_has(universal->zero.cat->root, file_name, S_IFREG)) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s/%s: a file of the checkpoint is missing",
                               universal->zero.cat->root, file_name);
@@ -458,42 +438,6 @@ static fsdp_status_t map_params(universal_t *universal, map_t *skip,
     return FSDP_OK;
 }
 
-/* Tied weights of stage 3 are placeholders too. */
-static fsdp_status_t add_shared(universal_t *universal, map_t *skip,
-                                fsdp_error_t *err)
-{
-    const zero_file_t *model = &universal->model;
-    const pickle_t *pickle = model->file.pickle;
-    pickle_ref_t shared = pickle_as_dict(
-        pickle, zero_file_get(model, zero_file_root(model), "shared_params"));
-
-    for (uint64_t i = 0; i < pickle_count(pickle, shared); i++) {
-        const char *name =
-            pickle_str(pickle, pickle_key(pickle, shared, i), NULL);
-        const char *source =
-            pickle_str(pickle, pickle_item(pickle, shared, i), NULL);
-        char *alias, *owner;
-        fsdp_status_t status;
-        uint64_t found;
-
-        if (name == NULL || source == NULL ||
-            !map_get(&universal->params, source, strlen(source), &found)) {
-            continue;
-        }
-        alias = io_path("module.%s", name);
-        owner = io_path("module.%s", source);
-        status = (alias != NULL && owner != NULL &&
-                  map_put(skip, name, strlen(name), 0))
-                     ? catalog_add_alias(universal->zero.cat, alias, owner, err)
-                     : no_memory(universal, err);
-        free(alias);
-        free(owner);
-        FSDP_TRY(status);
-    }
-
-    return FSDP_OK;
-}
-
 static fsdp_status_t add_model(universal_t *universal, fsdp_error_t *err)
 {
     zero_file_t *model = &universal->model;
@@ -516,7 +460,9 @@ static fsdp_status_t add_model(universal_t *universal, fsdp_error_t *err)
                                     model->file.path);
             goto err_free;
         }
-        FSDP_TRY_GOTO(add_shared(universal, &skip, err), err_free);
+        FSDP_TRY_GOTO(zero_file_add_shared(&universal->model,
+                                           &universal->params, &skip, err),
+                      err_free);
     }
     status = zero_file_add_module(model, &skip, err);
 err_free:
@@ -527,9 +473,9 @@ err_free:
 static fsdp_status_t fill(universal_t *universal, fsdp_error_t *err)
 {
     catalog_t *cat = universal->zero.cat;
-    bool parallel = is_there(cat->root, "mp_rank_01_model_states.pt", false);
+    bool parallel = dir_has(cat->root, "mp_rank_01_model_states.pt", S_IFREG);
 
-    universal->is_stage3 = !is_there(cat->root, STAGE12_MODEL, false);
+    universal->is_stage3 = !dir_has(cat->root, STAGE12_MODEL, S_IFREG);
     FSDP_TRY(zero_file_open(cat,
                             universal->is_stage3 ? STAGE3_MODEL : STAGE12_MODEL,
                             &universal->model, err));

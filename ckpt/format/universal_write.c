@@ -313,7 +313,7 @@ static fsdp_status_t write_model(torch_out_t *out, const nest_t *nest,
 static char *state_of(const catalog_t *cat, uint32_t file)
 {
     const char *param = strstr(cat->files[file].path, "/zero/") + 6;
-    const char *state = strrchr(param, '/') + 1;
+    const char *state = io_base(param);
 
     return io_path("%.*s.%.*s", (int)strlen(state) - 3, state,
                    (int)(state - param) - 1, param);
@@ -379,8 +379,7 @@ fsdp_status_t universal_create(catalog_t *cat, uint32_t file,
                                const uint64_t *pieces, uint64_t num,
                                const char *path, fsdp_error_t *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = strndup(path, (size_t)(slash - path));
+    char *dir = io_parent(path);
     fsdp_status_t status =
         (dir != NULL) ? io_make_dirs(dir, err) : no_memory(cat, err);
 

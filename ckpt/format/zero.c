@@ -114,18 +114,10 @@ static bool is_tag(const char *dir)
 /* What DIR/latest says, if it is the name of a directory there, or NULL. */
 static char *tag_of(const char *dir)
 {
-    char *path = io_path("%s/latest", dir), *text = NULL, *tag = NULL;
-    size_t size;
+    char *name = io_read_name(dir, "latest");
+    char *tag = (name != NULL) ? io_path("%s/%s", dir, name) : NULL;
 
-    if (path != NULL &&
-        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
-        text[strcspn(text, "\r\n")] = '\0';
-        if (text[0] != '\0' && text[0] != '.' && strchr(text, '/') == NULL) {
-            tag = io_path("%s/%s", dir, text);
-        }
-    }
-    free(text);
-    free(path);
+    free(name);
     return tag;
 }
 
@@ -160,14 +152,12 @@ static unsigned count_tags(const char *dir, char name[256])
 
 static bool is_file_of(const char *path)
 {
-    const char *slash = strrchr(path, '/');
     listing_t listing = {0};
+    char *dir = io_parent(path);
     bool is;
-    char *dir =
-        (slash != NULL) ? strndup(path, (size_t)(slash - path)) : strdup(".");
 
-    list_name((slash != NULL) ? slash + 1 : path, &listing);
-    is = dir != NULL && is_tag(dir[0] != '\0' ? dir : "/") &&
+    list_name(io_base(path), &listing);
+    is = dir != NULL && is_tag(dir) &&
          listing.mp_models + listing.models + listing.parallel +
                  listing.optims[0] + listing.optims[1] + listing.optims[2] >
              0;
@@ -679,7 +669,6 @@ err_close:
 /* The directory of the tag. */
 static fsdp_status_t find_tag(const char *path, char **dir_p, fsdp_error_t *err)
 {
-    const char *slash = strrchr(path, '/');
     struct stat st;
     char name[256];
     unsigned num;
@@ -689,9 +678,7 @@ static fsdp_status_t find_tag(const char *path, char **dir_p, fsdp_error_t *err)
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: %m", path);
     }
     if (!S_ISDIR(st.st_mode)) {
-        *dir_p = (slash == NULL)   ? strdup(".")
-                 : (slash == path) ? strdup("/")
-                                   : strndup(path, (size_t)(slash - path));
+        *dir_p = io_parent(path);
     } else if (is_tag(path)) {
         *dir_p = strdup(path);
     } else {

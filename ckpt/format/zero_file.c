@@ -426,3 +426,39 @@ err_free:
     map_free(&walk.shared);
     return status;
 }
+
+fsdp_status_t zero_file_add_shared(const zero_file_t *file, const map_t *owners,
+                                   map_t *tied, fsdp_error_t *err)
+{
+    const pickle_t *pickle = file->file.pickle;
+    pickle_ref_t shared = pickle_as_dict(
+        pickle, zero_file_get(file, zero_file_root(file), "shared_params"));
+
+    for (uint64_t i = 0; i < pickle_count(pickle, shared); i++) {
+        const char *name =
+            pickle_str(pickle, pickle_key(pickle, shared, i), NULL);
+        const char *source =
+            pickle_str(pickle, pickle_item(pickle, shared, i), NULL);
+        char *alias, *owner;
+        uint64_t found;
+        fsdp_status_t status;
+
+        if (name == NULL || source == NULL) {
+            return zero_file_bad(file, err, "shared_params makes no sense");
+        }
+        if (!map_get(owners, source, strlen(source), &found)) {
+            continue; /* its owner is in the module whole, and so is it */
+        }
+        alias = io_path("module.%s", name);
+        owner = io_path("module.%s", source);
+        status = (alias != NULL && owner != NULL &&
+                  map_put(tied, name, strlen(name), 0))
+                     ? catalog_add_alias(file->cat, alias, owner, err)
+                     : no_memory(file, err);
+        free(alias);
+        free(owner);
+        FSDP_TRY(status);
+    }
+
+    return FSDP_OK;
+}

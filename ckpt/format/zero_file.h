@@ -79,6 +79,16 @@ fsdp_status_t zero_file_add_client(zero_file_t *file, fsdp_error_t *err);
  * is the client's. */
 bool zero_file_is_own(const char *key);
 
+/**
+ * Add as aliases the tied names, by shared_params, of weights that stage 3
+ * leaves out of `module`: there they are placeholders too.
+ *
+ * @param owners  Names (without module.) of these weights.
+ * @param tied    Takes their other names; may be @a owners.
+ */
+fsdp_status_t zero_file_add_shared(const zero_file_t *file, const map_t *owners,
+                                   map_t *tied, fsdp_error_t *err);
+
 /* Add the state dict `module` with its tied weights, as module.NAME.
  * @param skip  Names (without module.) that are left out, or NULL. */
 fsdp_status_t zero_file_add_module(zero_file_t *file, const map_t *skip,

@@ -343,42 +343,6 @@ static fsdp_status_t add_fragments(const stage_t *stage,
     return FSDP_OK;
 }
 
-/* Other names of weights: placeholders too. */
-static fsdp_status_t add_shared(stage_t *stage, fsdp_error_t *err)
-{
-    const zero_file_t *model = stage->model;
-    const pickle_t *pickle = model->file.pickle;
-    pickle_ref_t shared = model_dict(model, "shared_params");
-
-    for (uint64_t i = 0; i < pickle_count(pickle, shared); i++) {
-        const char *name =
-            pickle_str(pickle, pickle_key(pickle, shared, i), NULL);
-        const char *source =
-            pickle_str(pickle, pickle_item(pickle, shared, i), NULL);
-        char *alias, *owner;
-        uint64_t found;
-        fsdp_status_t status;
-
-        if (name == NULL || source == NULL) {
-            return zero_file_bad(model, err, "shared_params makes no sense");
-        }
-        if (!map_get(&stage->apart, source, strlen(source), &found)) {
-            continue; /* its owner is in the module whole, and so is it */
-        }
-        alias = io_path("module.%s", name);
-        owner = io_path("module.%s", source);
-        status = (alias != NULL && owner != NULL &&
-                  map_put(&stage->apart, name, strlen(name), 0))
-                     ? catalog_add_alias(stage->zero->cat, alias, owner, err)
-                     : no_memory(stage, err);
-        free(alias);
-        free(owner);
-        FSDP_TRY(status);
-    }
-
-    return FSDP_OK;
-}
-
 static fsdp_status_t add_rank(const stage_t *stage, uint32_t rank,
                               fsdp_error_t *err)
 {
@@ -419,7 +383,8 @@ fsdp_status_t zero_add_stage3(zero_t *zero, zero_file_t *model,
 
     FSDP_TRY_GOTO(add_weights(&stage, err), err_free);
     FSDP_TRY_GOTO(add_frozen(&stage, err), err_free);
-    FSDP_TRY_GOTO(add_shared(&stage, err), err_free);
+    FSDP_TRY_GOTO(zero_file_add_shared(model, &stage.apart, &stage.apart, err),
+                  err_free);
     FSDP_TRY_GOTO(zero_file_add_module(model, &stage.apart, err), err_free);
     for (uint32_t rank = 0; rank < zero->world && status == FSDP_OK; rank++) {
         status = add_rank(&stage, rank, err);

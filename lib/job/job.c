@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/job/heartbeat.h"
@@ -17,6 +16,7 @@
 #include "lib/job/peers.h"
 #include "lib/job/rendezvous.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 
 #define DEADLINE_DEFAULT 300.0
 
@@ -168,14 +168,6 @@ static fsdp_status_t explain(void *arg, const comm_stall_t *stall,
     return status;
 }
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 fsdp_status_t job_check_wait(fsdp_job_t *job, const char *what, double seconds,
                              fsdp_error_t *err)
 {
@@ -188,10 +180,10 @@ fsdp_status_t job_check_wait(fsdp_job_t *job, const char *what, double seconds,
         return FSDP_OK;
     }
     if (job->looked == 0.0) {
-        job->looked = now();
+        job->looked = clock_now();
         look(job);
     }
-    if (now() - job->looked < COMM_LOOK_SECONDS) {
+    if (clock_now() - job->looked < COMM_LOOK_SECONDS) {
         return FSDP_OK;
     }
 

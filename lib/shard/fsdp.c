@@ -15,14 +15,6 @@
 
 #define MAX_NDIM 32
 
-double shard_now(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 static fsdp_status_t no_memory(const char *what, fsdp_error_t *err)
 {
     return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for %s", what);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 
 #define CLIP_EPS 1e-6
 
@@ -115,7 +116,7 @@ fsdp_status_t fsdp_optimizer_step(fsdp_t *fsdp, double lr, fsdp_error_t *err)
 {
     const fsdp_config_t *config = &fsdp->config;
     update_t update = {.fsdp = fsdp};
-    double start = shard_now();
+    double start = clock_now();
 
     FSDP_TRY(shard_check_outside(fsdp, "fsdp_optimizer_step()", err));
     if (!fsdp->clipped || fsdp->rounds_done != fsdp->rounds) {
@@ -140,7 +141,7 @@ fsdp_status_t fsdp_optimizer_step(fsdp_t *fsdp, double lr, fsdp_error_t *err)
     fsdp->lr = lr;
     fsdp->rounds_done = 0;
     shard_values_changed(fsdp);
-    fsdp->optimizer_seconds += shard_now() - start;
+    fsdp->optimizer_seconds += clock_now() - start;
     return FSDP_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "fsdp_ckpt.h"
 #include "lib/job/job.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 #include "lib/util/io.h"
 
 #define PIECE_MAX 32768 /* elements copied and digested while in cache */
@@ -271,7 +272,7 @@ fsdp_status_t save_plan(fsdp_t *fsdp, fsdp_error_t *err)
 static fsdp_status_t join_thread(fsdp_t *fsdp, fsdp_error_t *err)
 {
     save_t *save = fsdp->save;
-    double start = shard_now();
+    double start = clock_now();
     struct timespec until;
 
     while (save->threaded) {
@@ -283,7 +284,7 @@ static fsdp_status_t join_thread(fsdp_t *fsdp, fsdp_error_t *err)
             save->threaded = false;
         } else {
             FSDP_TRY(
-                job_check_wait(fsdp->job, "save", shard_now() - start, err));
+                job_check_wait(fsdp->job, "save", clock_now() - start, err));
         }
     }
 
@@ -507,7 +508,7 @@ static void *write_main(void *arg)
         save->status.saves++;
         save->status.step = save->config.step;
         save->status.bytes = result.bytes;
-        save->status.total_seconds = shard_now() - save->started;
+        save->status.total_seconds = clock_now() - save->started;
     }
     pthread_mutex_unlock(&save->lock);
 
@@ -562,7 +563,7 @@ fsdp_status_t fsdp_save_start(fsdp_t *fsdp, const fsdp_save_config_t *config,
                               fsdp_error_t *err)
 {
     fsdp_save_config_t full = FSDP_SAVE_CONFIG_INIT;
-    double start = shard_now();
+    double start = clock_now();
     fsdp_status_t status;
     fsdp_error_t mine;
     save_t *save;
@@ -595,11 +596,11 @@ fsdp_status_t fsdp_save_start(fsdp_t *fsdp, const fsdp_save_config_t *config,
         write_main(save);
     }
 
-    fsdp->save_seconds += shard_now() - start;
+    fsdp->save_seconds += clock_now() - start;
     status = (save->staged != NULL) ? FSDP_OK : fsdp_save_wait(fsdp, err);
 
     pthread_mutex_lock(&save->lock);
-    save->status.copy_seconds = shard_now() - start;
+    save->status.copy_seconds = clock_now() - start;
     pthread_mutex_unlock(&save->lock);
 
     return status;
@@ -607,7 +608,7 @@ fsdp_status_t fsdp_save_start(fsdp_t *fsdp, const fsdp_save_config_t *config,
 
 fsdp_status_t fsdp_save_wait(fsdp_t *fsdp, fsdp_error_t *err)
 {
-    double start = shard_now();
+    double start = clock_now();
     save_t *save;
 
     FSDP_TRY(shard_check_outside(fsdp, "fsdp_save_wait()", err));
@@ -618,7 +619,7 @@ fsdp_status_t fsdp_save_wait(fsdp_t *fsdp, fsdp_error_t *err)
 
     FSDP_TRY(join_thread(fsdp, err));
     save->pending = false;
-    fsdp->save_seconds += shard_now() - start;
+    fsdp->save_seconds += clock_now() - start;
     return fsdp_job_agree(fsdp->job, save->result, &save->error, err);
 }
 

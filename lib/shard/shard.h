@@ -316,8 +316,6 @@ void shard_values_changed(fsdp_t *fsdp);
  * "optim/exp_avg", "optim/exp_avg_sq". */
 const char *shard_kind(fsdp_what_t what);
 
-double shard_now(void);
-
 /* --- memory.c ------------------------------------------------------------- */
 
 /* Plan a zeroed block that memory_allocate() will put into *@a data_p.  Of 0

@@ -7,6 +7,7 @@
 
 #include "lib/job/job.h"
 #include "lib/util/check.h"
+#include "lib/util/clock.h"
 
 /* --- Time ----------------------------------------------------------------- */
 
@@ -14,7 +15,7 @@
 static void clock_enter(fsdp_t *fsdp)
 {
     if (fsdp->compute_since > 0.0) {
-        fsdp->compute_seconds += shard_now() - fsdp->compute_since;
+        fsdp->compute_seconds += clock_now() - fsdp->compute_since;
         fsdp->compute_since = 0.0;
     }
 }
@@ -22,7 +23,7 @@ static void clock_enter(fsdp_t *fsdp)
 static void clock_leave(fsdp_t *fsdp)
 {
     if (fsdp->num_open > 0) {
-        fsdp->compute_since = shard_now();
+        fsdp->compute_since = clock_now();
     }
 }
 

@@ -230,8 +230,7 @@ fsdp_status_t io_fsync_path(const char *path, fsdp_error_t *err)
     return status;
 }
 
-/* The directory that holds @a path; the caller frees it. */
-static char *parent_of(const char *path)
+char *io_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -242,9 +241,16 @@ static char *parent_of(const char *path)
     return io_path("%.*s", (slash == path) ? 1 : (int)(slash - path), path);
 }
 
+const char *io_base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return (slash != NULL) ? slash + 1 : path;
+}
+
 fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err)
 {
-    char *parent = parent_of(to);
+    char *parent = io_parent(to);
     fsdp_status_t status;
 
     if (parent == NULL) {
@@ -322,6 +328,23 @@ size_t io_read_head(const char *path, void *buf, size_t size)
     }
     close(fd);
     return got;
+}
+
+char *io_read_name(const char *dir, const char *file)
+{
+    char *path = io_path("%s/%s", dir, file), *text = NULL;
+    size_t size;
+
+    if (path != NULL &&
+        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
+        text[strcspn(text, "\r\n")] = '\0';
+        if (text[0] == '\0' || text[0] == '.' || strchr(text, '/') != NULL) {
+            free(text);
+            text = NULL;
+        }
+    }
+    free(path);
+    return text;
 }
 
 fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,

@@ -64,6 +64,10 @@ fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err);
 fsdp_status_t io_read_file(const char *path, size_t most, char **text_p,
                            size_t *size_p, fsdp_error_t *err);
 
+/* The plain name that a file of one line holds, as DIR/latest does; the caller
+ * frees it; NULL: there is none, or it is more than a name. */
+char *io_read_name(const char *dir, const char *file);
+
 /* Replace @a path by a file that holds @a text: temporary name, fsync, rename,
  * fsync of the directory. */
 fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
@@ -71,6 +75,13 @@ fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,
 
 /* Make a directory and those above it; one that is there is no error. */
 fsdp_status_t io_make_dirs(const char *path, fsdp_error_t *err);
+
+/* The directory that holds @a path: ".", "/" or what is before the last slash;
+ * the caller frees it; NULL: no memory. */
+char *io_parent(const char *path);
+
+/* The last component of @a path: what is behind the last slash. */
+const char *io_base(const char *path);
 
 /* printf into a new string, which the caller frees; NULL: no memory. */
 __attribute__((format(printf, 1, 2))) char *io_path(const char *fmt, ...);

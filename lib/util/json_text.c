@@ -51,3 +51,13 @@ size_t json_text_digits(const json_t *value)
 {
     return JSON_REAL_PRECISION(digits_of(value));
 }
+
+bool json_text_u64(const json_t *value, uint64_t *number_p)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+        return false;
+    }
+
+    *number_p = (uint64_t)json_integer_value(value);
+    return true;
+}

@@ -1,10 +1,12 @@
 /*
- * JSON as people write it.
+ * JSON: numbers as people write them, and as programs need them.
  */
 #ifndef FSDP_JSON_TEXT_H
 #define FSDP_JSON_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <jansson.h>
 
@@ -12,5 +14,9 @@
  * which all numbers of @a value come back as they are: 0.0003, not
  * 0.00029999999999999997.  NULL is allowed. */
 size_t json_text_digits(const json_t *value);
+
+/* An integer that is not negative.
+ * @return false, and *number_p untouched, if it is none; NULL is allowed. */
+bool json_text_u64(const json_t *value, uint64_t *number_p);
 
 #endif

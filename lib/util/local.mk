@@ -1,7 +1,10 @@
 noinst_LTLIBRARIES += libutil.la
 
 libutil_la_SOURCES = \
+	lib/util/buffer.c \
+	lib/util/buffer.h \
 	lib/util/check.h \
+	lib/util/clock.h \
 	lib/util/crc.c \
 	lib/util/crc.h \
 	lib/util/digest.c \

@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,5 +65,20 @@ const char *size_format(uint64_t bytes, char text[SIZE_TEXT_MAX])
              (value < 9.995) ? 2 : (value < 99.95) ? 1 : 0, value,
              prefixes[p]);
 
+    return text;
+}
+
+const char *size_shape(unsigned ndim, const uint64_t *dims, char *text,
+                       size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "[");
+
+    for (unsigned d = 0; d < ndim && used < size; d++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64,
+                                 (d > 0) ? ", " : "", dims[d]);
+    }
+    if (used < size) {
+        snprintf(text + used, size - used, "]");
+    }
     return text;
 }

@@ -5,6 +5,7 @@
 #define FSDP_SIZE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SIZE_TEXT_MAX 16
@@ -23,5 +24,11 @@ bool size_parse(const char *text, uint64_t *bytes_p);
  * @return @a text.
  */
 const char *size_format(uint64_t bytes, char text[SIZE_TEXT_MAX]);
+
+/* Write a shape as "[768, 64]", "[]" for a scalar, cut where @a text ends.
+ *
+ * @return @a text. */
+const char *size_shape(unsigned ndim, const uint64_t *dims, char *text,
+                       size_t size);
 
 #endif

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "lib/shard/kernels.h"
+#include "lib/util/clock.h"
 #include "lib/util/simd.h"
 #include "t/tap/tap.h"
 
@@ -386,26 +386,18 @@ static void test_adamw(void)
 
 /* --- Figures for the log; not tests --------------------------------------- */
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void show_speed(void)
 {
     exact_sum_t sum = {{0}};
-    double start = now();
+    double start = clock_now();
 
     kernel_normal(values, 1, 0, NUM, 1.0f);
-    printf("# normal values %.0f M/s\n", 1e-6 * NUM / (now() - start));
-    start = now();
+    printf("# normal values %.0f M/s\n", 1e-6 * NUM / (clock_now() - start));
+    start = clock_now();
     for (unsigned i = 0; i < 16; i++) {
         kernel_add_squares(&sum, values, NUM / 4);
     }
-    printf("# squares %.1f GB/s\n", 16e-9 * NUM / (now() - start));
+    printf("# squares %.1f GB/s\n", 16e-9 * NUM / (clock_now() - start));
 }
 
 int main(void)

@@ -236,8 +236,8 @@ static char *write_and_read(const char *json)
     pickle_write_begin(&writer, 2);
     if (pickle_write_value(&writer, value, NULL, NULL) &&
         pickle_write_end(&writer) &&
-        pickle_parse(writer.data, writer.size, "p", &pickle, NULL, NULL) ==
-            FSDP_OK) {
+        pickle_parse(writer.out.data, writer.out.size, "p", &pickle, NULL,
+                     NULL) == FSDP_OK) {
         (void)torch_value_json(pickle, pickle_root(pickle), "v", NULL, NULL,
                                &text, NULL);
     }
