@@ -15,6 +15,7 @@
 #include "lib/util/check.h"
 #include "lib/util/select.h"
 #include "lib/util/size.h"
+#include "lib/util/text.h"
 
 #define WORLD_MOST 1000000
 #define FILES_MOST 65536
@@ -79,8 +80,18 @@ static const struct argp_option options_to[] = {
     {"to", 't', "FORMAT", 0,
      "hdf5 (sharded), hdf5-file, safetensors, dcp, dcp-hf, torch, "
      "universal, llmc (default: by the target's name)", 0},
+    {0}
+};
+static const struct argp_option options_to_whole[] = {
+    {"to", 't', "FORMAT", 0,
+     "safetensors, hdf5-file, torch, dcp, dcp-hf, universal, llmc "
+     "(default: by the target's name)", 0},
+    {0}
+};
+static const struct argp_option options_virtual[] = {
     {"virtual", OPTION_VIRTUAL, 0, 0,
-     "Write one HDF5 file that only shows what stays in the source's files", 0},
+     "Write one HDF5 file that only shows what stays in the source's files, to "
+     "any number of ranks", 0},
     {0}
 };
 static const struct argp_option options_mesh[] = {
@@ -320,6 +331,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 #define NUM_COMMON 2
 
 static const struct argp group_to = GROUP(options_to);
+static const struct argp group_to_whole = GROUP(options_to_whole);
+static const struct argp group_virtual = GROUP(options_virtual);
 static const struct argp group_mesh = GROUP(options_mesh);
 static const struct argp group_layout = GROUP(options_layout);
 static const struct argp group_size = GROUP(options_size);
@@ -329,15 +342,17 @@ static const struct argp group_names = GROUP(options_names);
 
 /* The common options are the first children of each. */
 static const struct argp_child children_any[] = {
-    COMMON, CHILD(group_to), CHILD(group_mesh), CHILD(group_layout),
-    CHILD(group_size), CHILD(group_model), CHILD(group_names), {0}
+    COMMON, CHILD(group_to), CHILD(group_virtual), CHILD(group_mesh),
+    CHILD(group_layout), CHILD(group_size), CHILD(group_model),
+    CHILD(group_names), {0}
 };
 static const struct argp_child children_reshard[] = {
-    COMMON, CHILD(group_mesh), CHILD(group_model), CHILD(group_names), {0}
+    COMMON, CHILD(group_virtual), CHILD(group_mesh), CHILD(group_model),
+    CHILD(group_names), {0}
 };
 static const struct argp_child children_consolidate[] = {
-    COMMON, CHILD(group_to), CHILD(group_size), CHILD(group_all),
-    CHILD(group_names), {0}
+    COMMON, CHILD(group_to_whole), CHILD(group_virtual), CHILD(group_size),
+    CHILD(group_all), CHILD(group_names), {0}
 };
 /* clang-format on */
 
@@ -370,7 +385,7 @@ static void check_arguments(const settings_t *set,
                    set->down, set->convert.tensor_parallel, set->world);
     }
     if (set->preset == CONVERT_RESHARD && set->world == 0 &&
-        !set->has_strategy) {
+        !set->has_strategy && !set->convert.shows) {
         argp_error(state, "--world or --strategy is needed");
     }
 }
@@ -405,13 +420,6 @@ static error_t parse_argument(int key, char *text, struct argp_state *state)
 
 /* --- What to do ----------------------------------------------------------- */
 
-static bool ends(const char *text, const char *with)
-{
-    size_t size = strlen(text), tail = strlen(with);
-
-    return size >= tail && strcmp(text + size - tail, with) == 0;
-}
-
 /* The format that the user gave, or that the target's name tells. */
 static fsdp_ckpt_format_t choose_format(const settings_t *set)
 {
@@ -424,14 +432,14 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
     if (set->preset == CONVERT_RESHARD) {
         return FSDP_CKPT_HDF5;
     }
-    if (ends(set->target, ".h5") || ends(set->target, ".hdf5")) {
+    if (text_ends_with(set->target, ".h5") || text_ends_with(set->target, ".hdf5")) {
         return FSDP_CKPT_HDF5_FILE;
     }
-    if (ends(set->target, ".pt") || ends(set->target, ".pth") ||
-        ends(set->target, ".bin")) {
+    if (text_ends_with(set->target, ".pt") || text_ends_with(set->target, ".pth") ||
+        text_ends_with(set->target, ".bin")) {
         return FSDP_CKPT_TORCH;
     }
-    if (ends(set->target, ".safetensors") || set->convert.shard_size > 0 ||
+    if (text_ends_with(set->target, ".safetensors") || set->convert.shard_size > 0 ||
         set->preset == CONVERT_CONSOLIDATE) {
         return FSDP_CKPT_SAFETENSORS;
     }

@@ -51,8 +51,8 @@ static const char doc[] =
     "With --manifest, it is compared with what a manifest says it holds.  "
     "Findings are printed on standard output, one a line."
     "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
-    "usage, 65 if there is no checkpoint or it cannot be repaired, 74 if it "
-    "cannot be read.";
+    "usage, 65 if there is no checkpoint or it cannot be repaired, and 74 if "
+    "it cannot be read.";
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {

@@ -73,6 +73,7 @@ for program in $programs; do
 		test_must_be_empty err && grep -q "$name.* [0-9]" out &&
 		run_timeout 20 "$FSDP_BUILDDIR/$program" --help >out 2>err &&
 		test_must_be_empty err && grep -q "$name" out &&
+		test -z "$(tail -c 1 out)" &&
 		expect_code 64 run_timeout 20 "$FSDP_BUILDDIR/$program" \
 			--no-such-option >out 2>err &&
 		test_must_be_empty out && grep -q "$name: .*no-such-option" err

@@ -168,6 +168,19 @@ test_expect_success FAULT 'a rank that cannot write: all say so, by name' '
 	test $failed -ge 2
 '
 
+test_expect_success FAULT 'one that comes after that learns it too' '
+	cat >tardy <<-\END &&
+	#!/bin/sh
+	test "$SLURM_PROCID" != 1 || sleep 2
+	exec "$@"
+	END
+	chmod +x tardy &&
+	ranks 3 ./tardy ./with_fault 2 eio:1 fsdp-reshard --deadline 20 -w 3 \
+		src many &&
+	codes 74 74 74 && grep "rank 2 ($host): .*Input/outp" err.0 &&
+	test ! -e many && nothing_hidden
+'
+
 test_expect_success FAULT 'a rank that dies: the others name it and its host' '
 	rm -rf many &&
 	ranks 3 ./with_fault 2 kill:7 fsdp-reshard --deadline 5 -w 3 src many &&

@@ -18,6 +18,11 @@ test_expect_success 'a sharded checkpoint as one file, without its data' '
 	fsdp-diff --metadata four v.h5 && fsdp-verify v.h5
 '
 
+test_expect_success 'fsdp-reshard makes the same, for any number of ranks' '
+	fsdp-reshard --virtual four r.h5 && cmp v.h5 r.h5 && rm r.h5 &&
+	expect_code 64 fsdp-reshard four r.h5
+'
+
 test_expect_success 'what is made of it is what is made of the source' '
 	fsdp-consolidate four a.safetensors && fsdp-consolidate v.h5 b.safetensors &&
 	cmp a.safetensors b.safetensors &&
