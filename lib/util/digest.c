@@ -9,11 +9,7 @@
 #define BLOCK 1024 /* elements that share one factor */
 #define LANE  64   /* elements that are summed with a fixed number of turns */
 
-/*
- * T_w[j] in two halves: x * T = x * low + 2^32 * (x * high), so that each
- * product is one of 32 by 32 bits, which every vector unit has.
- */
-static uint32_t table_low[2][BLOCK], table_high[2][BLOCK];
+static uint64_t table[2][BLOCK]; /* T_w[j] */
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 /* The finalizer of splitmix64. */
@@ -28,10 +24,7 @@ static void table_fill(void)
 {
     for (unsigned w = 0; w < 2; w++) {
         for (uint64_t j = 0; j < BLOCK; j++) {
-            uint64_t factor = mix(2 * j + w) | 1;
-
-            table_low[w][j] = (uint32_t)factor;
-            table_high[w][j] = (uint32_t)(factor >> 32);
+            table[w][j] = mix(2 * j + w) | 1;
         }
     }
 }
@@ -52,27 +45,25 @@ uint64_t digest_key(const char *kind, const char *name)
     return mix(fnv1a(fnv1a(hash, "/"), name));
 }
 
-/* sum_w += Σ x[i] * T_w[j + i]; the sums stay below one block's BLOCK
- * products, and what overflows 64 bits does not count. */
+/* sum_w = Σ x[i] * T_w[j + i]; what overflows 64 bits does not count. */
 SIMD_BODY void sum_products_body(const uint32_t *x, uint64_t j, uint64_t count,
                                  uint64_t *sum)
 {
-    for (unsigned w = 0; w < 2; w++) {
-        const uint32_t *low = table_low[w] + j, *high = table_high[w] + j;
-        uint64_t sum_low = 0, sum_high = 0, i;
+    const uint64_t *t0 = table[0] + j, *t1 = table[1] + j;
+    uint64_t sum0 = 0, sum1 = 0, i;
 
-        for (i = 0; i + LANE <= count; i += LANE) {
-            for (unsigned k = 0; k < LANE; k++) {
-                sum_low += (uint64_t)x[i + k] * low[i + k];
-                sum_high += (uint64_t)x[i + k] * high[i + k];
-            }
+    for (i = 0; i + LANE <= count; i += LANE) {
+        for (unsigned k = 0; k < LANE; k++) {
+            sum0 += x[i + k] * t0[i + k];
+            sum1 += x[i + k] * t1[i + k];
         }
-        for (; i < count; i++) {
-            sum_low += (uint64_t)x[i] * low[i];
-            sum_high += (uint64_t)x[i] * high[i];
-        }
-        sum[w] = sum_low + (sum_high << 32);
     }
+    for (; i < count; i++) {
+        sum0 += x[i] * t0[i];
+        sum1 += x[i] * t1[i];
+    }
+    sum[0] = sum0;
+    sum[1] = sum1;
 }
 
 SIMD_FUNCTION(static, sum_products,
