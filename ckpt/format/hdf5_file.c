@@ -74,6 +74,7 @@ static hid_t make_fapl(bool virtual, uint64_t num_datasets, hdf5_frame_t *frame)
         (H5Pset_libver_bounds(fapl, H5F_LIBVER_V18,
                               virtual ? H5F_LIBVER_V110 : H5F_LIBVER_V18) < 0 ||
          hdf5_frame_set(fapl, frame) < 0 ||
+         H5Pset_evict_on_close(fapl, true) < 0 ||
          H5Pset_alignment(fapl, ALIGN_FROM, ALIGN) < 0 ||
          H5Pset_meta_block_size(fapl, block) < 0 ||
          H5Pset_small_data_block_size(fapl, block) < 0)) {

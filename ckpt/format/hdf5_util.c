@@ -195,6 +195,8 @@ hid_t hdf5_open_file(const char *path)
         return fapl;
     }
 
+    /* Or it keeps what it decoded of each virtual dataset. */
+    H5Pset_evict_on_close(fapl, true);
 #if HDF5_HAVE_FILE_LOCKING
     H5Pset_file_locking(fapl, false, true);
 #endif
