@@ -17,11 +17,18 @@ typedef struct {
     const char *path;
     const char *manifest;
     const char *recipe;
+    const char *scratch;
     bool clean, repair;
     uint64_t minutes;
 } settings_t;
 
-enum { OPTION_MANIFEST = 0x2000, OPTION_RECIPE, OPTION_CLEAN, OPTION_REPAIR };
+enum {
+    OPTION_MANIFEST = 0x2000,
+    OPTION_RECIPE,
+    OPTION_CLEAN,
+    OPTION_REPAIR,
+    OPTION_SCRATCH
+};
 
 #define CLEAN_MINUTES 60 /* that nothing was written */
 #define MINUTES_MOST  (366ull * 24 * 60)
@@ -39,6 +46,15 @@ static const struct argp_option options[] = {
     {"repair", OPTION_REPAIR, 0, 0,
      "Build a missing or damaged index, manifest or `latest` anew first, if "
      "the data is whole", 0},
+    {"scratch", OPTION_SCRATCH, "DIR", 0,
+     "Several ranks meet in DIR, which all nodes share and may write (default: "
+     "the current directory)", 0},
+    {0}
+};
+
+static const struct argp_child children[] = {
+    {&tool_argp, 0, "Common options:", TOOL_GROUP},
+    {&tool_ranks_argp, 0, "Ranks:", TOOL_GROUP + 1},
     {0}
 };
 /* clang-format on */
@@ -49,10 +65,17 @@ static const char doc[] =
     "that index and files say the same, and the digests that the training "
     "job left.  In a directory of checkpoints all of them are checked.  "
     "With --manifest, it is compared with what a manifest says it holds.  "
+    "Under srun or mpirun each rank reads a part.  "
     "Findings are printed on standard output, one a line."
     "\vExit status is 0 if nothing was found, 1 if something was, 64 on wrong "
-    "usage, 65 if there is no checkpoint or it cannot be repaired, and 74 if "
-    "it cannot be read.";
+    "usage, 65 if there is no checkpoint or it cannot be repaired, 69 if "
+    "another rank is gone, 74 if it cannot be read, and 78 if ranks cannot "
+    "meet.";
+
+static bool has_others(const tool_t *tool)
+{
+    return tool->launch.size > 1 && !tool->alone;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
@@ -61,6 +84,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &set->tool;
+        state->child_inputs[1] = &set->tool;
         return 0;
     case OPTION_MANIFEST:
         set->manifest = text;
@@ -78,6 +102,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_RECIPE:
         set->recipe = text;
         return 0;
+    case OPTION_SCRATCH:
+        set->scratch = text;
+        return 0;
     case ARGP_KEY_ARG:
         tool_parse_argument(state, "checkpoint", text, &set->path);
         return 0;
@@ -90,6 +117,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         }
         if ((set->clean || set->repair) && set->manifest != NULL) {
             argp_error(state, "%s and --manifest do not go together",
+                       set->clean ? "--clean" : "--repair");
+        }
+        if ((set->clean || set->repair) && has_others(&set->tool)) {
+            argp_error(state,
+                       "%s is for one process: run it with --alone or "
+                       "without srun",
                        set->clean ? "--clean" : "--repair");
         }
         return 0;
@@ -191,6 +224,12 @@ static fsdp_status_t mend(settings_t *set, gather_t *gather, fsdp_error_t *err)
 
 static int verify(settings_t *set)
 {
+    const fsdp_ckpt_ranks_t ranks = {
+        .rank = set->tool.launch.rank,
+        .world = set->tool.launch.size,
+        .job_id = set->tool.launch.id,
+        .dir = (set->scratch != NULL) ? set->scratch : ".",
+        .deadline = set->tool.deadline};
     fsdp_ckpt_verify_result_t result = {0};
     gather_t gather = {
         .tool = &set->tool, .json = json_array(), .notes = json_array()};
@@ -200,8 +239,8 @@ static int verify(settings_t *set)
     tool_begin(&set->tool, "verifying");
     status = mend(set, &gather, &err);
     if (status == FSDP_OK) {
-        status = fsdp_ckpt_verify(set->path, &set->tool.engine, add_finding,
-                                  &gather, &result, &err);
+        status = fsdp_ckpt_verify(set->path, &set->tool.engine, &ranks,
+                                  add_finding, &gather, &result, &err);
     }
     progress_end();
     if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {
@@ -284,11 +323,14 @@ static int compare(settings_t *set)
 int main(int argc, char **argv)
 {
     const struct argp argp = {
-        options, parse_option, "CHECKPOINT", doc, tool_children, 0, 0,
+        options, parse_option, "CHECKPOINT", doc, children, 0, 0,
     };
     settings_t set = {0};
 
-    cli_parse("fsdp-verify", &argp, argc, argv, &set);
+    tool_parse_ranks(&set.tool, "fsdp-verify", &argp, argc, argv, &set);
+    if (set.manifest != NULL && set.tool.launch.rank > 0) {
+        return FSDP_EXIT_DONE; /* it is the first one's work */
+    }
 
     return cli_finish((set.manifest != NULL) ? compare(&set) : verify(&set));
 }

@@ -127,6 +127,16 @@ typedef struct {
     void *progress_arg;
 } fsdp_ckpt_engine_t;
 
+/* Several processes, on one node or many, that run the same check: each reads a
+ * part. */
+typedef struct {
+    uint32_t rank;
+    uint32_t world;
+    const char *job_id; /* the same on all ranks, of this run alone */
+    const char *dir;    /* all see it and can write there; they leave nothing */
+    double deadline;    /* seconds that a rank may show no life; 0: 600 */
+} fsdp_ckpt_ranks_t;
+
 /* "f32", "bf16", …; and back. */
 FSDP_API const char *fsdp_dtype_name(fsdp_dtype_t dtype);
 FSDP_API bool fsdp_dtype_parse(const char *text, fsdp_dtype_t *dtype_p);
@@ -428,9 +438,14 @@ typedef struct {
  * Check every byte and every coverage rule of a checkpoint, and its digests
  * where it has them.  Findings are no error: the call returns FSDP_OK and
  * result_p->findings > 0.
+ *
+ * @param ranks  NULL: this process is alone.  Else rank 0 is told the findings
+ *               of all and has the result; the others have only the number of
+ *               findings.  All return the same, as in fsdp_ckpt_convert().
  */
 FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
                                         const fsdp_ckpt_engine_t *engine,
+                                        const fsdp_ckpt_ranks_t *ranks,
                                         fsdp_ckpt_finding_f finding, void *arg,
                                         fsdp_ckpt_verify_result_t *result_p,
                                         fsdp_error_t *err);

@@ -144,8 +144,8 @@ static fsdp_status_t verify_member(const keep_t *keep, const char *path,
 {
     fsdp_ckpt_verify_result_t result = {0};
     fsdp_error_t why = {0};
-    fsdp_status_t status = fsdp_ckpt_verify(path, keep->engine, first_finding,
-                                            member, &result, &why);
+    fsdp_status_t status = fsdp_ckpt_verify(
+        path, keep->engine, NULL, first_finding, member, &result, &why);
 
     member->valid = status == FSDP_OK && result.findings == 0;
     if (status == FSDP_OK || member->why[0] != '\0') {

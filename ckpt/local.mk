@@ -68,6 +68,8 @@ libckptcore_la_SOURCES = \
 	ckpt/pickle_tree.h \
 	ckpt/plan.c \
 	ckpt/plan.h \
+	ckpt/ranks.c \
+	ckpt/ranks.h \
 	ckpt/read.c \
 	ckpt/repair.c \
 	ckpt/read_check.c \
@@ -105,6 +107,7 @@ libckptcore_la_SOURCES = \
 	ckpt/torch_write.h \
 	ckpt/verify_manifest.c \
 	ckpt/verify_pass.c \
+	ckpt/verify_ranks.c \
 	ckpt/verify_zip.c \
 	ckpt/zip.c \
 	ckpt/zip.h \

@@ -42,18 +42,23 @@
 fsdp_status_t verify_find(verify_t *verify, const char *fmt, ...)
 {
     char *text = NULL;
+    const char *told;
     va_list ap;
     int n;
 
     va_start(ap, fmt);
     n = vasprintf(&text, fmt, ap);
     va_end(ap);
+    told = (n < 0) ? "a finding" : text;
 
     pthread_mutex_lock(&verify->lock);
-    verify->result.findings++;
-    if (!verify->stopped && verify->finding != NULL) {
+    if (verify->sharing) {
+        buffer_add(&verify->found, told, strlen(told) + 1);
+    } else if (verify->ranks.rank == 0) {
+        verify->result.findings++;
         verify->stopped =
-            !verify->finding((n < 0) ? "a finding" : text, verify->arg);
+            verify->stopped ||
+            (verify->finding != NULL && !verify->finding(told, verify->arg));
     }
     n = verify->stopped;
     pthread_mutex_unlock(&verify->lock);
@@ -95,7 +100,8 @@ static fsdp_status_t find_line(const char *text, void *arg)
 /* --- Files ---------------------------------------------------------------- */
 
 /* Whether the file of that name belongs to the checkpoint. */
-static bool is_listed(const catalog_t *cat, const char *name)
+static bool is_listed(const verify_t *verify, const catalog_t *cat,
+                      const char *name)
 {
     for (uint32_t i = 0; i < cat->num_files; i++) {
         if (strcmp(cat->files[i].path, name) == 0) {
@@ -104,7 +110,8 @@ static bool is_listed(const catalog_t *cat, const char *name)
     }
 
     return strcmp(name, MANIFEST_NAME) == 0 ||
-           strcmp(name, HDF5_INDEX_NAME) == 0;
+           strcmp(name, HDF5_INDEX_NAME) == 0 ||
+           ranks_is_own(&verify->ranks, name);
 }
 
 /* What lies in the directory and should not. */
@@ -123,7 +130,7 @@ static fsdp_status_t find_extra_files(verify_t *verify, const catalog_t *cat,
         const char *name = entry->d_name;
 
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
-            !is_listed(cat, name) &&
+            !is_listed(verify, cat, name) &&
             verify_find(verify, "%s/%s: is no part of the checkpoint",
                         cat->root, name) != FSDP_OK) {
             closedir(dir);
@@ -184,6 +191,7 @@ static fsdp_status_t check_sizes(verify_t *verify, const catalog_t *cat,
         verify->total += good[i] ? file->size : 0;
     }
     verify->result.files += cat->num_files;
+    verify->ranks.total = verify->total;
 
     return FSDP_OK;
 }
@@ -284,7 +292,7 @@ static fsdp_status_t check_bytes(verify_t *verify, const catalog_t *cat,
     uint64_t findings;
 
     FSDP_TRY(verify_pass(verify, cat, good, digests, err));
-    if (!whole) {
+    if (!whole || verify->ranks.rank > 0) {
         return FSDP_OK;
     }
 
@@ -536,7 +544,9 @@ static fsdp_status_t check_entry(verify_t *verify, const char *dir,
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
     }
 
-    if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0) {
+    if (ranks_is_own(&verify->ranks, name)) {
+        status = FSDP_OK;
+    } else if (strncmp(name, TEMPORARY, strlen(TEMPORARY)) == 0) {
         status = find_leftover(verify, path, err);
     } else if (strcmp(name, LATEST) == 0) {
         status = verify_status(verify, check_latest(verify, dir, path, &why),
@@ -607,10 +617,13 @@ static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
 
 fsdp_status_t fsdp_ckpt_verify(const char *path,
                                const fsdp_ckpt_engine_t *engine,
+                               const fsdp_ckpt_ranks_t *ranks,
                                fsdp_ckpt_finding_f finding, void *arg,
                                fsdp_ckpt_verify_result_t *result_p,
                                fsdp_error_t *err)
 {
+    fsdp_ckpt_engine_t shared =
+        (engine != NULL) ? *engine : (fsdp_ckpt_engine_t){0};
     verify_t verify = {
         .engine = engine,
         .finding = finding,
@@ -618,8 +631,16 @@ fsdp_status_t fsdp_ckpt_verify(const char *path,
         .lock = PTHREAD_MUTEX_INITIALIZER,
     };
     double began = clock_now();
-    fsdp_status_t status = run(&verify, path, err);
+    fsdp_status_t status = ranks_meet(&verify.ranks, ranks, engine, err);
 
+    if (status == FSDP_OK && verify.ranks.commit != NULL) {
+        shared.progress = ranks_progress;
+        shared.progress_arg = &verify.ranks;
+        verify.engine = &shared;
+    }
+    if (status == FSDP_OK) {
+        status = verify_end(&verify, run(&verify, path, err), err);
+    }
     pthread_mutex_destroy(&verify.lock);
     if (status == FSDP_OK) {
         verify.result.seconds = clock_now() - began;

@@ -59,6 +59,7 @@ typedef struct {
     place_t place; /* where the next task begins */
     task_t *tasks; /* in the order of files and offsets */
     size_t num_tasks, max_tasks;
+    uint64_t at, total; /* bytes of all files that are read: taken, and all */
     bool over; /* no more tasks: the end, or an error */
     fsdp_status_t status;
     fsdp_error_t err;
@@ -289,6 +290,24 @@ static bool take_task(pass_t *pass, place_t *begin_p, task_t *task_p,
     *task_p = (task_t){.bytes = bytes, .file = begin_p->file};
     *number_p = pass->num_tasks;
     pass->tasks[pass->num_tasks++] = *task_p;
+    pass->at += bytes;
+
+    return true;
+}
+
+/* The same, but those of other ranks are passed over. */
+static bool take_own_task(pass_t *pass, place_t *begin_p, task_t *task_p,
+                          size_t *number_p)
+{
+    const ranks_t *ranks = &pass->verify->ranks;
+    uint64_t at;
+
+    do {
+        at = pass->at;
+        if (!take_task(pass, begin_p, task_p, number_p)) {
+            return false;
+        }
+    } while (!ranks_is_mine(ranks, at, pass->total));
 
     return true;
 }
@@ -436,7 +455,7 @@ static void *work(void *arg)
     task_t task;
 
     pthread_mutex_lock(&verify->lock);
-    while (take_task(pass, &place, &task, &number)) {
+    while (take_own_task(pass, &place, &task, &number)) {
         pthread_mutex_unlock(&verify->lock);
         status = read_task(worker, &place, &task, &err);
         if (status == FSDP_OK) {
@@ -576,22 +595,29 @@ static fsdp_status_t check_file(pass_t *pass, uint32_t number, uint32_t crc)
             : ": what was altered is HDF5's own, no tensor's data");
 }
 
-static fsdp_status_t check_files(pass_t *pass)
+/* The checksums of the files that were read; tasks of other ranks have 0 here,
+ * so that the xor of all ranks is the checksum. */
+static void join_tasks(const pass_t *pass, uint32_t *crcs)
 {
-    const catalog_t *cat = pass->cat;
-    size_t t = 0;
+    for (size_t t = 0; t < pass->num_tasks; t++) {
+        const task_t *task = &pass->tasks[t];
 
-    for (uint32_t file = 0; file < cat->num_files; file++) {
-        uint64_t bytes = 0;
-        uint32_t crc = 0;
+        crcs[task->file] =
+            crc32c_join(crcs[task->file], task->crc32c, task->bytes);
+    }
+}
 
-        for (; t < pass->num_tasks && pass->tasks[t].file == file; t++) {
-            crc = crc32c_join(crc, pass->tasks[t].crc32c, pass->tasks[t].bytes);
-            bytes += pass->tasks[t].bytes;
+static fsdp_status_t check_files(pass_t *pass, const uint32_t *crcs)
+{
+    uint32_t last = CATALOG_NONE;
+
+    for (size_t t = 0; t < pass->num_tasks; t++) {
+        uint32_t file = pass->tasks[t].file;
+
+        if (file != last) {
+            FSDP_TRY(check_file(pass, file, crcs[file]));
         }
-        if (bytes == cat->files[file].size && bytes > 0) {
-            FSDP_TRY(check_file(pass, file, crc));
-        }
+        last = file;
     }
 
     return FSDP_OK;
@@ -643,23 +669,37 @@ fsdp_status_t verify_pass(verify_t *verify, const catalog_t *cat, bool *good,
                           digest_t digests[VERIFY_KINDS], fsdp_error_t *err)
 {
     pass_t pass = {.verify = verify, .cat = cat, .good = good};
+    uint32_t *crcs = NULL;
     fsdp_status_t status;
 
     if (cat->crc_zip) {
-        return verify_zip(verify, cat, good, err);
+        return verify_zip(verify, cat, good, digests, err);
+    }
+    crcs = calloc(cat->num_files + 1ul, sizeof(*crcs));
+    if (crcs == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
     }
     FSDP_TRY_GOTO(order_pieces(&pass, err), done);
     FSDP_TRY_GOTO(choose_keys(&pass, err), done);
-    add_constants(&pass, digests);
     verify->result.unchecked += count_unchecked(&pass);
+    verify_share_begin(verify);
+    for (uint32_t file = 0; file < cat->num_files; file++) {
+        pass.total += good[file] ? cat->files[file].size : 0;
+    }
     begin_file(&pass, 0);
     FSDP_TRY_GOTO(run_workers(&pass, digests, err), done);
     FSDP_TRY_GOTO(verify_codes(verify, cat, good, err), done);
-    status = check_files(&pass);
+    join_tasks(&pass, crcs);
+    FSDP_TRY_GOTO(verify_share_end(verify, cat, good, crcs, digests, err),
+                  done);
+    add_constants(&pass, digests);
+    status = check_files(&pass, crcs);
     if (status != FSDP_OK) {
         fsdp_error_set(err, status, "the check was stopped");
     }
 done:
+    free(crcs);
     free(pass.tasks);
     free(pass.kinds);
     free(pass.keys);

@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ckpt/engine.h"
 #include "ckpt/span.h"
@@ -91,17 +92,55 @@ static fsdp_status_t count_checked(const catalog_t *cat, uint64_t *bytes_p,
                                  cat->path);
 }
 
-/* Read and decode what plan_check() says. */
+/* Of all pieces, or of those that are encoded, the part of this rank: those
+ * that share bytes go together. */
+static fsdp_status_t choose(const verify_t *verify, const catalog_t *cat,
+                            bool coded, bool **wanted_p, fsdp_error_t *err)
+{
+    uint64_t *begins = calloc(cat->num_files + 1ul, sizeof(*begins));
+    bool *wanted = calloc(cat->num_pieces + 1, sizeof(*wanted));
+
+    if (begins == NULL || wanted == NULL) {
+        free(begins);
+        free(wanted);
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    for (uint32_t f = 0; f < cat->num_files; f++) {
+        begins[f + 1] = begins[f] + cat->files[f].size;
+    }
+    for (uint64_t p = 0; p < cat->num_pieces; p++) {
+        const catalog_piece_t *piece = &cat->pieces[p];
+        const catalog_code_t *code = catalog_code(cat, piece);
+        uint64_t at = (code == NULL)    ? begins[piece->file] + piece->offset
+                      : (code->inlined) ? 0
+                                        : begins[code->file] + code->offset;
+
+        wanted[p] = (code != NULL || !coded) &&
+                    ranks_is_mine(&verify->ranks, at, begins[cat->num_files]);
+    }
+    free(begins);
+
+    *wanted_p = wanted;
+    return FSDP_OK;
+}
+
+/* Read and decode what plan_check() says, of all pieces or the encoded. */
 static fsdp_status_t check_pieces(piece_check_t *check, const catalog_t *cat,
-                                  const bool *wanted, fsdp_error_t *why)
+                                  bool coded, fsdp_error_t *why)
 {
     verify_t *verify = check->verify;
     engine_job_t job = {.mismatch = on_mismatch, .arg = check};
     engine_result_t result = {0};
     fsdp_status_t status;
+    bool *wanted = NULL;
     plan_t plan;
 
-    FSDP_TRY(plan_check(&plan, cat, wanted, why));
+    FSDP_TRY(choose(verify, cat, coded, &wanted, why));
+    status = plan_check(&plan, cat, wanted, why);
+    free(wanted);
+    FSDP_TRY(status);
     job.plan = &plan;
     if (verify->engine != NULL) {
         job.options = *verify->engine;
@@ -109,6 +148,26 @@ static fsdp_status_t check_pieces(piece_check_t *check, const catalog_t *cat,
     status = engine_run(&job, &result, why);
     plan_free(&plan);
     verify->result.bytes += result.bytes_read;
+    return status;
+}
+
+static fsdp_status_t check_spans(piece_check_t *check, const catalog_t *cat,
+                                 fsdp_error_t *why)
+{
+    verify_t *verify = check->verify;
+    bool *wanted = calloc(cat->num_spans + 1, sizeof(*wanted));
+    fsdp_status_t status;
+
+    if (wanted == NULL) {
+        return fsdp_error_set(why, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              cat->path);
+    }
+
+    memset(wanted, true, cat->num_spans);
+    span_keep_part(cat, wanted, verify->ranks.rank, verify->ranks.world);
+    status =
+        span_check(cat, wanted, on_bad_span, check, &verify->result.bytes, why);
+    free(wanted);
     return status;
 }
 
@@ -122,7 +181,7 @@ static fsdp_status_t end_check(verify_t *verify, fsdp_status_t status,
 }
 
 fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
-                         fsdp_error_t *err)
+                         digest_t digests[VERIFY_KINDS], fsdp_error_t *err)
 {
     piece_check_t check = {verify, good};
     fsdp_error_t why = {0};
@@ -139,12 +198,13 @@ fsdp_status_t verify_zip(verify_t *verify, const catalog_t *cat, bool *good,
     }
     verify->result.unchecked += (size > checked) ? size - checked : 0;
 
-    status = check_pieces(&check, cat, NULL, &why);
+    verify_share_begin(verify);
+    status = check_pieces(&check, cat, false, &why);
     if (status == FSDP_OK) {
-        status = span_check(cat, NULL, on_bad_span, &check,
-                            &verify->result.bytes, &why);
+        status = check_spans(&check, cat, &why);
     }
-    return end_check(verify, status, &why, err);
+    FSDP_TRY(end_check(verify, status, &why, err));
+    return verify_share_end(verify, cat, good, NULL, digests, err);
 }
 
 fsdp_status_t verify_codes(verify_t *verify, const catalog_t *cat, bool *good,
@@ -152,22 +212,10 @@ fsdp_status_t verify_codes(verify_t *verify, const catalog_t *cat, bool *good,
 {
     piece_check_t check = {verify, good};
     fsdp_error_t why = {0};
-    fsdp_status_t status;
-    bool *wanted;
 
     if (cat->num_codes == 0) {
         return FSDP_OK;
     }
-    wanted = calloc(cat->num_pieces + 1, sizeof(*wanted));
-    if (wanted == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              cat->path);
-    }
 
-    for (uint64_t p = 0; p < cat->num_pieces; p++) {
-        wanted[p] = cat->pieces[p].code != 0;
-    }
-    status = check_pieces(&check, cat, wanted, &why);
-    free(wanted);
-    return end_check(verify, status, &why, err);
+    return end_check(verify, check_pieces(&check, cat, true, &why), &why, err);
 }

@@ -206,8 +206,8 @@ static void look_at(const char *path)
     }
     /* It cannot be told of a recipe. */
     if (recipe == NULL) {
-        seen->verify =
-            fsdp_ckpt_verify(path, &engine, on_finding, NULL, &result, NULL);
+        seen->verify = fsdp_ckpt_verify(path, &engine, NULL, on_finding, NULL,
+                                        &result, NULL);
         seen->findings = result.findings;
         seen->unchecked = result.unchecked;
     }

@@ -101,6 +101,7 @@ dist_check_SCRIPTS += \
 	t/t3013-virtual.t \
 	t/t3014-link.t \
 	t/t3015-ends.t \
+	t/t3018-verify-ranks.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
@@ -212,7 +213,8 @@ EXTRA_DIST += \
 	t/sharness.d/03-slurm.sh \
 	t/sharness.d/04-ckpt.sh \
 	t/sharness.d/04-train.sh \
-	t/sharness.d/05-chain.sh
+	t/sharness.d/05-chain.sh \
+	t/sharness.d/06-ranks.sh
 # End of EXTRA_DIST
 
 clean-local:

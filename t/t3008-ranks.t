@@ -14,28 +14,6 @@ test_have_prereq ROOT && command -v setpriv >/dev/null &&
 test_have_prereq EXPENSIVE && step=1 || step=5
 host=$(hostname)
 
-# ranks N COMMAND...: each with out.R, err.R and its status in code.R; a word
-# @R is the rank.
-ranks() {
-	n=$1 pids=
-	shift
-	for r in $(seq 0 $((n - 1))); do
-		rank "$r" "$n" "$@" &
-		pids="$pids $!"
-	done
-	wait $pids
-}
-
-# rank R N COMMAND...: one of them, of the step $STEP.
-rank() {
-	r=$1 n=$2
-	shift 2
-	run_timeout 60 env SLURM_JOB_ID=7 SLURM_STEP_ID="${STEP:-0}" \
-		SLURM_PROCID="$r" SLURM_STEP_NUM_TASKS="$n" "$@" \
-		>"out.$r" 2>"err.$r"
-	echo $? >"code.$r"
-}
-
 # with_fault R MODE:N COMMAND...: rank R has it.
 cat >with_fault <<END
 #!/bin/sh
@@ -45,18 +23,6 @@ test "\$SLURM_PROCID" = "\$who" || exec "\$@"
 exec env LD_PRELOAD='$preload' FSDP_FAULT="\$what" FSDP_FAULT_DIR="\$PWD" "\$@"
 END
 chmod +x with_fault
-
-# codes CODE...: of ranks 0, 1, …
-codes() {
-	echo "$@" >expected
-	for r in $(seq 0 $(($# - 1))); do
-		cat "code.$r"
-	done | xargs >actual
-	test_cmp expected actual || {
-		tail out.* err.*
-		return 1
-	}
-}
 
 # same A B: the same files with the same bytes.
 same() {

@@ -8,7 +8,7 @@ test_have_prereq SLURM || skip_all 'no private cluster here'
 
 preload=$FSDP_BUILDDIR/t/.libs/libfault.so
 test_have_prereq SANITIZED || { test -e "$preload" && test_set_prereq FAULT; }
-for tool in convert reshard consolidate; do
+for tool in convert reshard consolidate verify; do
 	ln -s "$FSDP_BUILDDIR/bin/fsdp-$tool" .
 done
 
@@ -38,6 +38,23 @@ test_expect_success 'with PMIx, one file, and PyTorch files' '
 	test "$(grep -c "by 3 ranks$" out)" = 1 && cmp one.safetensors many.safetensors &&
 	in_cluster srun --mpi=none -N2 -n2 ./fsdp-convert -q --to dcp -w 3 \
 		src many-dcp && diff -r one-dcp many-dcp && nothing_hidden
+'
+
+test_expect_success 'verify: what one process finds, said once' '
+	cp -r one bad && flip bad/shard-00001.h5 500000 &&
+	flip bad/shard-00002.h5 600000 && : >bad/more &&
+	for dir in one bad; do
+		fsdp-verify "$dir" >alone
+		code=$?
+		expect_code $code in_cluster srun --mpi=pmix -N2 -n4 ./fsdp-verify \
+			"$dir" >out 2>err
+		sort alone | sed "s/ read in .*//" >expected &&
+		sort out | sed "s/ read in .*//" >actual &&
+		test_cmp expected actual || return 1
+	done &&
+	mkdir scratch && expect_code 1 in_cluster srun --mpi=none -N2 -n2 \
+		./fsdp-verify --scratch "$PWD/scratch" bad >out 2>err && cat out err &&
+	! grep "^fsdp-verify" err && nothing_hidden
 '
 
 test_expect_success 'alone in a batch job with many tasks, and a step in it' '
