@@ -654,7 +654,7 @@ static fsdp_status_t show_list(list_t *list, fsdp_error_t *err)
     FSDP_TRY(check_patterns(list, err));
     choose_tensors(list);
     if (set->stats) {
-        progress_begin("reading", set->tool.quiet);
+        progress_begin("reading", set->tool.quiet, set->tool.progress);
         status = compute_stats(list, err);
         progress_end();
     }

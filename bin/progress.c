@@ -17,6 +17,7 @@
 
 #define REDRAW    0.1 /* seconds between drawings */
 #define PATIENCE  0.5 /* seconds before the first one */
+#define INTERVAL  10  /* seconds between lines */
 #define BAR_MOST  40  /* columns */
 #define LINE_MOST 200 /* columns */
 
@@ -27,7 +28,9 @@ static struct {
     pthread_mutex_t lock; /* over what follows */
     const char *what;
     bool quiet, draws, drawn;
+    bool lines; /* instead of a bar */
     double began, last;
+    double done, total; /* bytes, when it was last told */
     struct sigaction old[NUM_SIGNALS];
 } bar = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -38,7 +41,7 @@ static void catch (int signo)
     caught = signo;
 }
 
-void progress_begin(const char *what, bool quiet)
+void progress_begin(const char *what, bool quiet, bool lines)
 {
     /* HDF5 takes an interrupted call for one that has failed. */
     struct sigaction action = {.sa_handler = catch, .sa_flags = SA_RESTART};
@@ -48,9 +51,11 @@ void progress_begin(const char *what, bool quiet)
     bar.quiet = quiet;
     bar.draws = !quiet && isatty(STDERR_FILENO) && term != NULL &&
                 strcmp(term, "dumb") != 0;
+    bar.lines = lines && !quiet && !bar.draws;
     bar.drawn = false;
     bar.began = clock_now();
-    bar.last = bar.began + PATIENCE - REDRAW;
+    bar.last = bar.lines ? bar.began - INTERVAL : bar.began + PATIENCE - REDRAW;
+    bar.done = bar.total = 0;
 
     /* A signal that is ignored (nohup) stays so. */
     for (size_t i = 0; i < NUM_SIGNALS; i++) {
@@ -72,20 +77,32 @@ static int columns(void)
     return (size.ws_col < LINE_MOST) ? size.ws_col : LINE_MOST;
 }
 
-static void draw(double done, double total, double seconds)
+/* "writing  42%  1.10 GiB/s  0:00:07 left" */
+static void describe(double seconds, char line[LINE_MOST + 1])
 {
-    double part = (total > 0) ? done / total : 0;
-    double rate = done / seconds;
-    double left = (rate > 0) ? ceil((total - done) / rate) : 0;
-    char rate_text[SIZE_TEXT_MAX], line[LINE_MOST + 1];
-    int room, full;
+    double part = (bar.total > 0) ? fmin(bar.done / bar.total, 1) : 0;
+    double rate = (seconds > 0) ? bar.done / seconds : 0;
+    double left = (rate > 0) ? ceil((bar.total - bar.done) / rate) : 0;
+    char rate_text[SIZE_TEXT_MAX];
 
-    part = fmin(fmax(part, 0), 1);
     left = fmin(fmax(left, 0), 359999);
     size_format((uint64_t)rate, rate_text);
-    snprintf(line, sizeof(line), "%s %3.0f%%  %s/s  %.0f:%02.0f:%02.0f left",
+    snprintf(line, LINE_MOST + 1, "%s %3.0f%%  %s/s  %.0f:%02.0f:%02.0f left",
              bar.what, floor(100 * part), rate_text, floor(left / 3600),
              floor(fmod(left, 3600) / 60), fmod(left, 60));
+}
+
+static void draw(double seconds)
+{
+    double part = (bar.total > 0) ? fmin(bar.done / bar.total, 1) : 0;
+    char line[LINE_MOST + 1];
+    int room, full;
+
+    describe(seconds, line);
+    if (bar.lines) {
+        cli_message("%s", line);
+        return;
+    }
 
     /* The bar takes what the words leave, and the last column stays free:
      * writing there would wrap on some terminals. */
@@ -107,10 +124,15 @@ bool progress_update(uint64_t done, uint64_t total, void *arg)
     double t;
 
     (void)arg;
-    if (bar.draws && pthread_mutex_trylock(&bar.lock) == 0) {
+    if ((bar.draws && pthread_mutex_trylock(&bar.lock) == 0) ||
+        (bar.lines && pthread_mutex_lock(&bar.lock) == 0)) {
         t = clock_now();
-        if (t - bar.last >= REDRAW) {
-            draw((double)done, (double)total, t - bar.began);
+        /* Threads may come late with less than others have told. */
+        bar.done = ((double)total == bar.total) ? fmax(bar.done, (double)done)
+                                                : (double)done;
+        bar.total = (double)total;
+        if (t - bar.last >= (bar.lines ? INTERVAL : REDRAW)) {
+            draw(t - bar.began);
             bar.last = t;
         }
         pthread_mutex_unlock(&bar.lock);
@@ -133,6 +155,9 @@ void progress_erase(void)
 void progress_end(void)
 {
     progress_erase();
+    if (bar.lines && bar.last > bar.began) {
+        draw(clock_now() - bar.began);
+    }
     for (size_t i = 0; i < NUM_SIGNALS; i++) {
         sigaction(signals[i], &bar.old[i], NULL);
     }

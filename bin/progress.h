@@ -1,6 +1,6 @@
 /*
  * A progress bar with rate and time left, on stderr if that is a terminal,
- * erased at the end; and SIGINT and SIGTERM turned into a clean stop.
+ * erased at the end, or lines where the user wants them anyway; and SIGINT and SIGTERM turned into a clean stop.
  *
  * One at a time.
  */
@@ -16,8 +16,10 @@
  *
  * @param what   What is done, such as "verifying"; kept by pointer.
  * @param quiet  Draw nothing.
+ * @param lines  Where there is no terminal to draw on, print a line at the
+ *               beginning, every few seconds and at the end.
  */
-void progress_begin(const char *what, bool quiet);
+void progress_begin(const char *what, bool quiet, bool lines);
 
 /* An fsdp_ckpt_progress_f; bytes.  Any thread; @a arg is not used.
  * @return false if a signal came. */

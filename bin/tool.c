@@ -15,7 +15,13 @@
 
 #define DEADLINE_MOST 1e6
 
-enum { OPTION_JSON = 0x1000, OPTION_MAX_MEM, OPTION_ALONE, OPTION_DEADLINE };
+enum {
+    OPTION_JSON = 0x1000,
+    OPTION_MAX_MEM,
+    OPTION_PROGRESS,
+    OPTION_ALONE,
+    OPTION_DEADLINE
+};
 
 /* clang-format off */
 static const struct argp_option options[] = {
@@ -25,6 +31,8 @@ static const struct argp_option options[] = {
      "Use buffers of SIZE bytes in all (default 64MiB)", 0},
     {"json", OPTION_JSON, 0, 0,
      "Print results as one JSON object", 0},
+    {"progress", OPTION_PROGRESS, 0, 0,
+     "Show progress where there is no terminal too, in lines", 0},
     {"quiet", 'q', 0, 0,
      "Print no results and no progress", 0},
     {0}
@@ -46,6 +54,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_JSON:
         tool->json = true;
+        return 0;
+    case OPTION_PROGRESS:
+        tool->progress = true;
         return 0;
     case 'q':
         tool->quiet = true;
@@ -138,7 +149,7 @@ void tool_parse_ranks(tool_t *tool, const char *program,
 void tool_begin(tool_t *tool, const char *what)
 {
     tool->engine.progress = progress_update;
-    progress_begin(what, tool->quiet);
+    progress_begin(what, tool->quiet, tool->progress);
 }
 
 char *tool_shape(uint32_t ndim, const uint64_t *dims)

@@ -14,15 +14,16 @@
 
 typedef struct {
     bool json;
-    bool quiet; /* also on all ranks but the first */
+    bool quiet;    /* also on all ranks but the first */
+    bool progress; /* also where stderr is no terminal */
     fsdp_ckpt_engine_t engine;
     launch_t launch; /* which of several ranks this one is */
     bool alone;
     double deadline; /* 0: the default */
 } tool_t;
 
-/* Options --jobs, --max-mem, --json and --quiet, to be a child of the
- * program's parser, which gives it a tool_t in ARGP_KEY_INIT. */
+/* Options --jobs, --max-mem, --json, --progress and --quiet, to be a child of
+ * the program's parser, which gives it a tool_t in ARGP_KEY_INIT. */
 extern const struct argp tool_argp;
 extern const struct argp_child tool_children[]; /* that child alone */
 

@@ -4,7 +4,7 @@ test_description='command lines of the checkpoint tools'
 
 . "$SHARNESS_SH"
 
-tools='ls verify diff convert reshard consolidate'
+tools='ls verify diff convert reshard consolidate prune latest'
 
 # wrong PATTERN COMMAND...: wrong usage: 64, nothing on stdout, and on stderr
 # a line that fits, and where to look.
@@ -40,7 +40,10 @@ for t in $tools; do
 		wrong "the size of buffers must be a size such as .*, not .1Q.$" \
 			fsdp-$t --max-mem 1Q a b &&
 		wrong "the size of buffers must be at least 1048576 bytes" \
-			fsdp-$t --max-mem 1K a b
+			fsdp-$t --max-mem 1K a b &&
+		fsdp-$t --help >out && for o in jobs max-mem json progress quiet; do
+			grep -e "--$o\b" out >/dev/null || return 1
+		done
 	'
 done
 
@@ -62,6 +65,8 @@ test_expect_success 'what belongs to one program' '
 	wrong "--world or --strategy is needed$" fsdp-reshard a b &&
 	wrong "unrecognized option .--to" fsdp-reshard --to hdf5 a b &&
 	wrong "hdf5 is sharded: " fsdp-consolidate --to hdf5 a b &&
+	wrong "--all and --only do not go together$" \
+		fsdp-consolidate --all --only optim a b &&
 	wrong "the format must be hdf5, hdf5-file, safetensors, dcp, dcp-hf, torch, universal or llmc, not .zip.$" \
 		fsdp-convert --to zip a b &&
 	wrong "the type to cast to must be f32, bf16, f16 or f64, not .i8.$" \
