@@ -160,6 +160,12 @@ static void print_json(gather_t *gather,
     json_t *all = json_object();
 
     cli_json_set(all, "good", json_boolean(result->findings == 0));
+    if (result->checkpoints > 0) {
+        cli_json_set(all, "format",
+                     cli_json_text(fsdp_ckpt_format_name(result->format)));
+    }
+    cli_json_set(all, "checkpoints",
+                 json_integer((json_int_t)result->checkpoints));
     cli_json_set(all, "findings", json_incref(gather->json));
     cli_json_set(all, "repaired", json_incref(gather->notes));
     cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
@@ -177,11 +183,17 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
     char *rate = tool_rate(result->bytes, result->seconds);
     char size[SIZE_TEXT_MAX], unchecked[SIZE_TEXT_MAX];
 
-    printf("%s: %" PRIu64 " tensor%s, %" PRIu64 " file%s, %s read in %.2f s "
-           "(%s)\n",
+    printf("%s: %" PRIu64 " tensor%s, %" PRIu64 " file%s, ",
            (result->findings == 0) ? "good" : "not good", result->tensors,
-           cli_s(result->tensors), result->files, cli_s(result->files),
-           size_format(result->bytes, size), result->seconds, rate);
+           cli_s(result->tensors), result->files, cli_s(result->files));
+    if (result->checkpoints > 1) {
+        printf("%" PRIu64 " checkpoints, ", result->checkpoints);
+    }
+    printf("%s%s%s read in %.2f s (%s)\n", size_format(result->bytes, size),
+           (result->checkpoints > 0) ? " of " : "",
+           (result->checkpoints > 0) ? fsdp_ckpt_format_name(result->format)
+                                     : "",
+           result->seconds, rate);
     if (result->unchecked > 0) {
         printf("no checksum covers %" PRIu64 " bytes (%s): whether they are "
                "what was written is not known\n",

@@ -18,16 +18,10 @@
 
 /* In the order in which they are asked whether they know a path. */
 static const format_t *const formats[] = {
-    &format_hdf5,
-    &format_hdf5_file,
-    &format_dcp_hf,
-    &format_safetensors,
-    &format_megatron,
-    &format_dcp,
-    &format_zero,
-    &format_universal,
-    &format_llmc,
-    &format_torch,
+    &format_hdf5,      &format_hdf5_file,   &format_megatron,
+    &format_dcp, /* has more than safetensors beside it */
+    &format_dcp_hf,    &format_safetensors, &format_zero,
+    &format_universal, &format_llmc,        &format_torch,
 };
 
 #define NUM_FORMATS (sizeof(formats) / sizeof(*formats))

@@ -19,6 +19,7 @@
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 #define TEMPORARY ".tmp-"
 #define LATEST    "latest"
@@ -27,6 +28,7 @@ typedef struct {
     char *name;
     int64_t step;
     bool looked, valid;
+    bool unread;   /* an error of the disk, not damage: it may be whole */
     char why[500]; /* it is not */
 } member_t;
 
@@ -148,6 +150,7 @@ static fsdp_status_t verify_member(const keep_t *keep, const char *path,
         path, keep->engine, NULL, first_finding, member, &result, &why);
 
     member->valid = status == FSDP_OK && result.findings == 0;
+    member->unread = status == FSDP_ERR_IO;
     if (status == FSDP_OK || member->why[0] != '\0') {
         return FSDP_OK;
     }
@@ -184,6 +187,7 @@ static fsdp_status_t look_at(const keep_t *keep, member_t *member,
     catalog_free(&cat);
     member->looked = true;
     member->valid = status == FSDP_OK;
+    member->unread = status == FSDP_ERR_IO;
     if (status == FSDP_OK && keep->deep) {
         status = verify_member(keep, path, member, err);
     } else if (status != FSDP_OK && is_damage(status)) {
@@ -198,9 +202,18 @@ static fsdp_status_t look_at(const keep_t *keep, member_t *member,
 
 static fsdp_status_t none_valid(const keep_t *keep, fsdp_error_t *err)
 {
+    if (keep->num == 0) {
+        return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
+                              "%s: holds no checkpoints, which are directories "
+                              "named step-N; give the directory that they are "
+                              "in",
+                              keep->dir);
+    }
+
     return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
-                          "%s: no valid checkpoint among %zu step-* in it",
-                          keep->dir, keep->num);
+                          "%s: none of its %zu checkpoint%s step-N is valid "
+                          "(fsdp-verify tells why)",
+                          keep->dir, keep->num, (keep->num == 1) ? "" : "s");
 }
 
 static fsdp_status_t stopped(const keep_t *keep, fsdp_error_t *err)
@@ -374,7 +387,7 @@ static const char *why_kept(const keep_t *keep,
                             const fsdp_ckpt_prune_config_t *config,
                             const member_t *member, uint64_t rank)
 {
-    if (!member->valid && !config->damaged) {
+    if (!member->valid && (!config->damaged || member->unread)) {
         return member->why;
     }
     if (keep->latest != NULL && strcmp(keep->latest, member->name) == 0) {
@@ -488,7 +501,7 @@ static fsdp_status_t clean_one(const char *dir, const char *name, double age,
                                fsdp_ckpt_entry_f removed, void *arg,
                                uint64_t *num, fsdp_error_t *err)
 {
-    char *path = io_path("%s/%s", dir, name), text[100];
+    char *path = io_path("%s/%s", dir, name), text[100], age_text[TEXT_AGE_MAX];
     fsdp_status_t status = FSDP_OK;
     double idle;
 
@@ -499,8 +512,8 @@ static fsdp_status_t clean_one(const char *dir, const char *name, double age,
     survey(path);
     idle = difftime(time(NULL), walk.newest);
     if (idle >= age) {
-        snprintf(text, sizeof(text), "last touched %.1f hours ago",
-                 idle / 3600);
+        snprintf(text, sizeof(text), "last touched %s",
+                 text_age(idle, age_text));
         if (removed != NULL && !removed(path, text, arg)) {
             status =
                 fsdp_error_set(err, FSDP_ERR_CANCELLED, "%s: stopped", dir);

@@ -32,6 +32,7 @@
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 #include "lib/util/select.h"
+#include "lib/util/text.h"
 
 #define TEMPORARY ".tmp-"
 #define STEP      "step-"
@@ -343,6 +344,8 @@ static fsdp_status_t check_with_catalog(verify_t *verify, const catalog_t *cat,
                               cat->path);
     }
 
+    verify->result.checkpoints++;
+    verify->result.format = cat->format;
     status = check_sizes(verify, cat, good, err);
     if (status == FSDP_OK) {
         status = check_bytes(verify, cat, whole, good, err);
@@ -494,18 +497,17 @@ static int is_entry(const struct dirent *entry)
 static fsdp_status_t find_leftover(verify_t *verify, const char *path,
                                    fsdp_error_t *err)
 {
+    char age[TEXT_AGE_MAX];
     struct stat st;
-    double hours;
 
     if (stat(path, &st) != 0) {
         return FSDP_OK; /* it was running, and is done */
     }
 
-    hours = difftime(time(NULL), st.st_mtime) / 3600;
     FIND(verify, err,
          "%s: left by writing that was interrupted, or is going on: last "
-         "touched %.1f hours ago; may be removed if nothing writes there",
-         path, (hours > 0) ? hours : 0);
+         "touched %s; fsdp-verify --clean removes it if nothing writes there",
+         path, text_age(difftime(time(NULL), st.st_mtime), age));
 
     return FSDP_OK;
 }

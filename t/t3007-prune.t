@@ -65,7 +65,7 @@ test_expect_success 'latest: --repair' '
 
 test_expect_success 'latest: none' '
 	mkdir empty && expect_code 65 fsdp-latest empty 2>err &&
-	grep "no valid checkpoint among 0 step-" err &&
+	grep "^fsdp-latest: empty: holds no checkpoints" err &&
 	expect_code 65 fsdp-latest nowhere &&
 	expect_code 65 fsdp-latest --repair empty && ! test -e empty/latest &&
 	expect_code 64 fsdp-latest && expect_code 64 fsdp-latest a b
@@ -94,7 +94,16 @@ test_expect_success 'prune: never the only valid one' '
 	fsdp-prune -k 1 --damaged r && there 100 600 &&
 	grep "^step-00000600$" r/latest &&
 	damage 00000100 && expect_code 65 fsdp-prune -k 1 --damaged r 2>err &&
-	grep "no valid checkpoint among 2 " err && there 100 600
+	grep "none of its 2 checkpoints step-N is valid" err && there 100 600
+'
+
+test_expect_success FAULT 'prune: an error of the disk is no damage' '
+	fresh && rm -f "$HOME/fault-calls" &&
+	fault count:0 fsdp-prune -k 1 --damaged -n r &&
+	n=$(grep "^look" "$HOME/fault-calls" | grep -n step-00000300/index.h5 |
+		cut -d: -f1 | head -n 1) && test -n "$n" &&
+	fault readeio:$n fsdp-prune -k 1 --damaged r >out &&
+	there 300 600 && grep "^keep r/step-00000300: .*[Ii]nput/output error" out
 '
 
 test_expect_success 'prune: damaged ones do not count' '
