@@ -352,7 +352,7 @@ static const struct argp_child children_reshard[] = {
 };
 static const struct argp_child children_consolidate[] = {
     COMMON, CHILD(group_to_whole), CHILD(group_virtual), CHILD(group_size),
-    CHILD(group_all), CHILD(group_names), {0}
+    CHILD(group_model), CHILD(group_all), CHILD(group_names), {0}
 };
 /* clang-format on */
 
@@ -370,6 +370,9 @@ static void check_arguments(const settings_t *set,
     }
     if (*set->target == '\0') {
         argp_error(state, "the target's name is empty");
+    }
+    if (set->all && (set->convert.only_model || set->convert.only_optim)) {
+        argp_error(state, "--all and --only do not go together");
     }
     if (set->convert.link && set->convert.shows) {
         argp_error(state, "with --virtual there is nothing to --link");
@@ -447,6 +450,33 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
     return FSDP_CKPT_HDF5;
 }
 
+/* Formats of one file, or a file a tensor, are the same for any ranks: an option
+ * for them would be lost. */
+static fsdp_status_t check_mesh_options(const settings_t *set, bool is_dcp,
+                                        fsdp_error_t *err)
+{
+    fsdp_ckpt_format_t format = set->convert.format;
+    bool has_ranks =
+        format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_LLMC || is_dcp;
+    const char *lost = NULL;
+
+    if (set->convert.files > 0 && format != FSDP_CKPT_HDF5) {
+        lost = "--files";
+    } else if (set->world > 0 && !has_ranks) {
+        lost = "--world";
+    } else if (set->has_strategy && !has_ranks) {
+        lost = "--strategy";
+    }
+    if (lost != NULL && !set->convert.shows) {
+        return fsdp_error_set(err, FSDP_ERR_CONFIG,
+                              "%s has no place for %s: leave it out, or choose "
+                              "hdf5",
+                              fsdp_ckpt_format_name(format), lost);
+    }
+
+    return FSDP_OK;
+}
+
 /* What is not given is as the source has it. */
 static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
                                  fsdp_error_t *err)
@@ -460,6 +490,7 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
     bool is_dcp = set->convert.format == FSDP_CKPT_DCP ||
                   set->convert.format == FSDP_CKPT_DCP_HF;
 
+    FSDP_TRY(check_mesh_options(set, is_dcp, err));
     if (set->convert.format != FSDP_CKPT_HDF5 && !is_dcp &&
         set->convert.format != FSDP_CKPT_LLMC) {
         return FSDP_OK;
@@ -533,6 +564,12 @@ static char *choose_target(const settings_t *set, int64_t step)
 
 /* --- Results -------------------------------------------------------------- */
 
+static bool keeps_step(fsdp_ckpt_format_t format)
+{
+    return format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_HDF5_FILE ||
+           format == FSDP_CKPT_UNIVERSAL || format == FSDP_CKPT_LLMC;
+}
+
 static void print_json(const settings_t *set,
                        const fsdp_ckpt_convert_result_t *result)
 {
@@ -595,9 +632,8 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     char *from = tool_summary(source), *to;
     char size[SIZE_TEXT_MAX];
 
-    if (convert->format != FSDP_CKPT_SAFETENSORS &&
-        convert->format != FSDP_CKPT_TORCH) {
-        info.step = source->step; /* those have no place for it */
+    if (keeps_step(convert->format)) {
+        info.step = source->step;
     }
     to = tool_summary(&info);
 
@@ -659,7 +695,7 @@ static void prepare(settings_t *set)
     convert->note = add_note;
     convert->note_arg = set;
     convert->format = choose_format(set);
-    if (set->preset == CONVERT_CONSOLIDATE) {
+    if (set->preset == CONVERT_CONSOLIDATE && !convert->only_optim) {
         convert->only_model = !set->all;
     }
     convert->rank = set->tool.launch.rank;
@@ -674,7 +710,7 @@ static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
 {
     fsdp_ckpt_format_t format = set->convert.format;
     json_t *meta = json_loads(source->meta_json, 0, NULL);
-    bool has_step = source->step >= 0 && format != FSDP_CKPT_UNIVERSAL;
+    bool has_step = source->step >= 0 && !keeps_step(format);
     bool has_meta;
     char *text;
 

@@ -80,7 +80,11 @@ static bool parse_dim(const char **p, uint64_t dim, uint64_t *lo, uint64_t *hi,
     }
     if (**p == ':') {
         (*p)++;
-        return parse_position(p, dim, hi, &has_hi) && *lo <= *hi;
+        if (!parse_position(p, dim, hi, &has_hi)) {
+            return false;
+        }
+        *why_p = "a range ends before it begins";
+        return *lo <= *hi;
     }
     if (!has_lo) {
         *why_p = "an index or LO:HI is needed for each dimension";
@@ -117,7 +121,8 @@ bool slice_parse(const char *inner, const fsdp_ckpt_tensor_t *tensor,
         if (*p == ',') {
             p++;
         } else if (*p != ']') {
-            *why_p = "dimensions are separated by commas";
+            *why_p = (*p == ':') ? "a range is LO:HI, without a step"
+                                 : "dimensions are separated by commas";
             return false;
         }
     }

@@ -289,6 +289,34 @@ static bool has_job_id(const fsdp_ckpt_convert_config_t *config)
            strchr(config->job_id, '/') == NULL;
 }
 
+/* All that lies in a sharded checkpoint of ours belongs to it: anything more is
+ * what fsdp-verify finds. */
+static fsdp_status_t check_outside(const convert_t *convert, fsdp_error_t *err)
+{
+    char *parent, *root;
+    size_t size;
+    bool inside;
+
+    if (convert->src.format != FSDP_CKPT_HDF5) {
+        return FSDP_OK;
+    }
+
+    parent = realpath(convert->parent, NULL);
+    root = realpath(convert->src.root, NULL);
+    size = (root != NULL) ? strlen(root) : 0;
+    inside = parent != NULL && root != NULL &&
+             strncmp(parent, root, size) == 0 &&
+             (parent[size] == '/' || parent[size] == '\0');
+    free(parent);
+    free(root);
+
+    return inside ? fsdp_error_set(err, FSDP_ERR_CONFIG,
+                                   "%s: lies inside the source, which is only "
+                                   "read: choose another place",
+                                   convert->config->target)
+                  : FSDP_OK;
+}
+
 /* What the target's format has no place for. */
 static fsdp_status_t check_format(const convert_t *convert, fsdp_error_t *err)
 {
@@ -346,8 +374,6 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
     convert->format = format_get(config->format);
     FSDP_TRY(check_format(convert, err));
     is_safetensors = convert->format->id == FSDP_CKPT_SAFETENSORS;
-    convert->only_model =
-        config->only_model || (is_safetensors && !config->only_optim);
     convert->is_dir = is_safetensors
                           ? !text_ends_with(config->target, SAFETENSORS_END)
                           : convert->format->is_dir;
@@ -467,6 +493,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
+    FSDP_TRY_GOTO(check_outside(convert, err), err_free);
     FSDP_TRY_GOTO(apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);
     FSDP_TRY_GOTO(convert_shape(convert, single, err), err_free);

@@ -36,7 +36,6 @@ typedef struct {
     engine_sums_t sums; /* with several ranks, what of the source has passed */
     uint64_t total;     /* bytes that all ranks are to copy */
     uint64_t shared;    /* bytes that did not have to be written */
-    bool only_model; /* names lose "model/" */
     bool is_dir;
 } convert_t;
 

@@ -26,7 +26,6 @@ static select_t selection(const convert_t *convert)
                       .num_include = config->num_include,
                       .exclude = config->exclude,
                       .num_exclude = config->num_exclude,
-                      .only_model = convert->only_model,
                       .only = config->only_model   ? SELECT_MODEL
                               : config->only_optim ? SELECT_OPTIM
                                                    : SELECT_ALL};
@@ -35,8 +34,9 @@ static select_t selection(const convert_t *convert)
 /* The name before rules are applied. */
 static const char *plain_name(const convert_t *convert, const char *name)
 {
-    return (convert->only_model && select_is_model(name)) ? select_base(name)
-                                                          : name;
+    return (convert->config->only_model && select_is_model(name))
+               ? select_base(name)
+               : name;
 }
 
 static char *target_name(const convert_t *convert, const char *name)

@@ -406,9 +406,8 @@ typedef struct {
 /**
  * Convert, reshard or consolidate: the target appears under its name when it
  * is complete and durable.  Sources are only read.  If the target's format
- * holds no world and strategy they are ignored; safetensors gets the model
- * only unless names are unambiguous, and config.json beside it where the
- * source's metadata has one.
+ * holds no world and strategy they are ignored; safetensors get config.json
+ * beside them where the source's metadata has one.
  *
  * @return with several ranks, the same on all of them: the first error of any,
  *         whose rank is in @a err.  -1 there: the others do not know of it.
@@ -432,6 +431,8 @@ typedef struct {
     uint64_t digest_model[2]; /* computed, if compute_digest */
     uint64_t digest_optim[2];
     double seconds;
+    uint64_t checkpoints;      /* that were opened */
+    fsdp_ckpt_format_t format; /* of the last one */
 } fsdp_ckpt_verify_result_t;
 
 /**
@@ -621,7 +622,8 @@ typedef struct {
     uint64_t keep_last;  /* that many valid ones, at least 1 */
     uint64_t keep_every; /* and all whose step is a multiple of it; 0: none */
     bool deep;           /* as above */
-    bool damaged;        /* remove damaged ones too */
+    bool damaged;        /* remove damaged ones too, but none that cannot be
+                            read for an error of the disk */
     bool dry_run;
     fsdp_ckpt_entry_f removed; /* each, before it is; may be NULL */
     fsdp_ckpt_entry_f kept;    /* each, and why; may be NULL */

@@ -94,6 +94,43 @@ test_expect_success 'to safetensors and back' '
 	fsdp-diff --only-model -i "transformer.*" four again
 '
 
+test_expect_success 'to safetensors nothing is left out unasked, and back' '
+	fsdp-convert four/$step every.safetensors &&
+	fsdp-diff four every.safetensors &&
+	fsdp-consolidate --all four/$step every && fsdp-diff four every &&
+	fsdp-convert -w 4 --strategy chunk every four-again &&
+	fsdp-verify four-again && fsdp-diff four four-again &&
+	fsdp-consolidate --only optim four/$step states.safetensors &&
+	fsdp-diff --only optim four states.safetensors
+'
+
+test_expect_success 'what the format has no place for is refused, not lost' '
+	for o in "--world 2" "--files 2" "--strategy full"; do
+		expect_code 78 fsdp-convert --to safetensors $o four/$step no 2>err &&
+		grep "^fsdp-convert: safetensors has no place for ${o%% *}: " err ||
+			return 1
+	done &&
+	expect_code 78 fsdp-convert --to dcp --files 2 four/$step no 2>err &&
+	grep "dcp has no place for --files" err && test ! -e no
+'
+
+test_expect_success 'a target inside the source is refused' '
+	expect_code 78 fsdp-reshard -w 2 four/$step four/$step/two 2>err &&
+	grep "two: lies inside the source" err &&
+	expect_code 78 fsdp-convert four/$step ./four/../four/$step/x.h5 &&
+	fsdp-verify four/$step
+'
+
+test_expect_success 'progress in lines, where there is no terminal' '
+	fsdp-convert --progress four/$step seen 2>err && test -s err &&
+	! grep -v "^fsdp-convert: writing  *[0-9]*%  .*/s  .* left$" err &&
+	tail -n 1 err | grep "100%" && fsdp-verify --progress seen 2>err &&
+	tail -n 1 err | grep "^fsdp-verify: verifying 100%" &&
+	fsdp-diff --progress four seen 2>err && tail -n 1 err | grep " 100% " &&
+	fsdp-ls --stats --progress seen 2>err && tail -n 1 err | grep " 100% " &&
+	fsdp-verify --progress -q seen 2>err && test_must_be_empty err
+'
+
 test_expect_success 'one HDF5 file and back, all of it' '
 	fsdp-consolidate --all four/$step all.h5 && fsdp-ls all.h5 >list &&
 	has "all.h5: hdf5-file" && has "^optim/exp_avg/transformer.wpe.weight " &&

@@ -30,13 +30,13 @@ test_expect_success 'what is made of it is what is made of the source' '
 	fsdp-convert --virtual v.h5 again.h5 && cmp v.h5 again.h5
 '
 
-for to in safetensors dcp hdf5-file; do
+for to in safetensors "dcp -w 3" hdf5-file; do
 	test_expect_success "of $to, chosen and renamed" '
-		rm -rf src.* && fsdp-convert --to '$to' -w 3 four src.'$to' &&
+		rm -rf src && fsdp-convert --to '"$to"' four src &&
 		fsdp-convert --virtual --rename "transformer.*=t.*" --only model \
-			src.'$to' s.h5 &&
+			src s.h5 &&
 		fsdp-convert --to hdf5-file --rename "transformer.*=t.*" --only model \
-			src.'$to' c.h5 &&
+			src c.h5 &&
 		fsdp-diff --metadata s.h5 c.h5 && rm s.h5 c.h5
 	'
 done

@@ -77,9 +77,6 @@ static bool is_optimizer_state(const char *name)
 
 bool select_match(const select_t *select, const char *name)
 {
-    if (select->only_model && select_is_optim(name)) {
-        return false;
-    }
     if (select->only != SELECT_ALL &&
         is_optimizer_state(name) != (select->only == SELECT_OPTIM)) {
         return false;

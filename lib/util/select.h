@@ -24,7 +24,6 @@ typedef struct {
     size_t num_include;
     const char *const *exclude;
     size_t num_exclude;
-    bool only_model; /* leave out names that start with "optim/" */
     select_only_t only;
 } select_t;
 

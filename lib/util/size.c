@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char prefixes[] = "KMGT";
 
@@ -28,8 +29,8 @@ bool size_parse(const char *text, uint64_t *bytes_p)
                             : NULL;
     if (prefix != NULL) {
         end++;
-        base = (strcmp(end, "B") == 0) ? 1000 : 1024;
-        if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0) {
+        base = (strcasecmp(end, "B") == 0) ? 1000 : 1024;
+        if (strcasecmp(end, "iB") == 0 || strcasecmp(end, "B") == 0) {
             end += strlen(end);
         }
         for (const char *p = prefixes; p <= prefix; p++) {
@@ -37,7 +38,7 @@ bool size_parse(const char *text, uint64_t *bytes_p)
                 return false;
             }
         }
-    } else if (strcmp(end, "B") == 0) {
+    } else if (strcasecmp(end, "B") == 0) {
         end++;
     }
     if (*end != '\0') {

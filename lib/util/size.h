@@ -12,7 +12,7 @@
 
 /**
  * Read a size.  K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024;
- * KB, MB, GB, TB are powers of 1000.
+ * KB, MB, GB, TB are powers of 1000; in letters of either case.
  *
  * @return false, and *bytes_p untouched, if the text is no size that fits.
  */

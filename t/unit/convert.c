@@ -274,13 +274,20 @@ static void test_formats(void)
        "and to three ranks %s", err.text);
     ok(has("again", "model/lm_head.weight"), "the tied name is there");
 
-    ok(convert("again", "out.safetensors",
+    ok(convert("again", "all.safetensors",
                (fsdp_ckpt_convert_config_t){.format = FSDP_CKPT_SAFETENSORS},
+               &result, &err) == FSDP_OK &&
+           same("again", "all.safetensors", false) == NUM &&
+           has("all.safetensors", "model/lm_head.weight"),
+       "safetensors have everything %s", err.text);
+    ok(convert("again", "out.safetensors",
+               (fsdp_ckpt_convert_config_t){.format = FSDP_CKPT_SAFETENSORS,
+                                            .only_model = true},
                &result, &err) == FSDP_OK &&
            same("step-00000007", "out.safetensors", true) > 0 &&
            result.tensors == 5 && has("out.safetensors", "wte.weight") &&
            has("out.safetensors", "lm_head.weight"),
-       "safetensors have the model only %s", err.text);
+       "or the model alone %s", err.text);
     {
         char *path = io_path("%s/config.json", dir), *text = NULL;
         size_t size;
@@ -298,6 +305,7 @@ static void test_formats(void)
 
     ok(convert("again", "shards",
                (fsdp_ckpt_convert_config_t){.format = FSDP_CKPT_SAFETENSORS,
+                                            .only_model = true,
                                             .shard_size = 100000},
                &result, &err) == FSDP_OK &&
            same("out.safetensors", "shards", false) == 5 && result.files == 2 &&

@@ -40,7 +40,7 @@ static void test_selection(void)
         "model/w", "optimal", "opt.w", "model.optim.w", "exp_avg", "fp32.w",
     };
     select_t select = {all, 2, no, 1, .only = SELECT_ALL};
-    select_t none = {0}, model = {.only_model = true};
+    select_t none = {0}, model = {.only = SELECT_MODEL};
 
     ok(select_match(&none, "optim/exp_avg/w"), "no pattern selects all");
     ok(!select_match(&model, "optim/exp_avg/w"), "except optimizer state");
