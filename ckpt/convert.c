@@ -216,6 +216,8 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     if (convert->format->finish != NULL) {
         FSDP_TRY(convert->format->finish(&convert->dst, convert->dir, err));
     }
+    FSDP_TRY(target_sync_all(&convert->dst, NULL, config->engine.jobs,
+                             convert->dir, err));
     if (convert->is_dir && convert->format->id == FSDP_CKPT_SAFETENSORS) {
         FSDP_TRY(write_config(convert, convert->dir, err));
     }

@@ -253,23 +253,26 @@ static fsdp_status_t take_part(convert_t *convert, uint32_t rank,
 /* What this rank has written. */
 static fsdp_status_t sync_files(const convert_t *convert, fsdp_error_t *err)
 {
+    const catalog_t *dst = &convert->dst;
     const plan_t *plan = &convert->plan;
-    uint32_t last = CATALOG_NONE;
+    bool *written = calloc(dst->num_files + 1ul, sizeof(*written));
+    fsdp_status_t status;
 
-    for (uint64_t i = 0; i < plan->num; i++) {
-        uint32_t piece = plan->copies[i].dst_piece, file;
-
-        if (piece == CATALOG_NONE) {
-            continue;
-        }
-        file = convert->dst.pieces[piece].file;
-        if (file != last) {
-            FSDP_TRY(target_sync(&convert->dst, file, convert->dir, err));
-            last = file;
-        }
+    if (written == NULL) {
+        return convert_no_memory(convert, err);
     }
 
-    return FSDP_OK;
+    for (uint64_t i = 0; i < plan->num; i++) {
+        uint32_t piece = plan->copies[i].dst_piece;
+
+        if (piece != CATALOG_NONE) {
+            written[dst->pieces[piece].file] = true;
+        }
+    }
+    status = target_sync_all(dst, written, convert->config->engine.jobs,
+                             convert->dir, err);
+    free(written);
+    return status;
 }
 
 fsdp_status_t convert_share_part(convert_t *convert, fsdp_error_t *err)

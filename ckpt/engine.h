@@ -58,8 +58,8 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
 
 /**
  * Make a file of a target complete once its data is written: write its table
- * of checksums, compute the checksum of the whole file from blocks and from
- * the gaps between pieces, which alone are read, and sync it.
+ * of checksums, and compute the checksum of the whole file from blocks and from
+ * the gaps between pieces, which alone are read.  It is not synced.
  *
  * @param pieces  Indexes of all pieces of the file.
  * @param dir     Where the file is now.

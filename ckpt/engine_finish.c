@@ -1,5 +1,5 @@
 /*
- * Making a file of a target complete: its checksums, and that it lasts.
+ * Making a file of a target complete: its checksums.
  */
 #include "config.h"
 
@@ -130,29 +130,24 @@ fsdp_status_t engine_finish_file(catalog_t *dst, uint32_t index,
                                  const uint64_t *pieces, uint64_t num,
                                  const char *dir, fsdp_error_t *err)
 {
-    bool has_crcs =
-        !dst->crc_zip &&
-        (num == 0 || dst->pieces[pieces[0]].crc_first != CATALOG_NONE);
-    char *path = io_path("%s/%s", dir, dst->files[index].path);
     fsdp_status_t status;
+    char *path;
     int fd;
 
+    if (dst->crc_zip ||
+        (num > 0 && dst->pieces[pieces[0]].crc_first == CATALOG_NONE)) {
+        return FSDP_OK;
+    }
+    path = io_path("%s/%s", dir, dst->files[index].path);
     if (path == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
     }
 
     status = io_open(path, O_RDWR, 0, &fd, err);
-    if (status != FSDP_OK) {
-        goto err_free;
-    }
-    if (has_crcs) {
-        status = finish_table(dst, index, pieces, num, fd, path, err);
-    }
     if (status == FSDP_OK) {
-        status = io_fsync(fd, path, err);
+        status = finish_table(dst, index, pieces, num, fd, path, err);
+        close(fd);
     }
-    close(fd);
-err_free:
     free(path);
     return status;
 }

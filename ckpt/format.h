@@ -63,7 +63,8 @@ typedef struct {
 
     /**
      * Write what describes the whole into @a dir, the mark of completeness
-     * last, each synced.  The catalog is complete: offsets, checksums, file
+     * last, each synced; what is written to the files of the catalog is not.
+     * The catalog is complete: offsets, checksums, file
      * sizes and file checksums, meta, mesh, digests, aliases.  NULL: nothing.
      */
     fsdp_status_t (*finish)(const catalog_t *cat, const char *dir,

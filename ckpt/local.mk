@@ -89,6 +89,7 @@ libckptcore_la_SOURCES = \
 	ckpt/target.c \
 	ckpt/target.h \
 	ckpt/target_grid.c \
+	ckpt/target_sync.c \
 	ckpt/tensor_hash.c \
 	ckpt/tensor_hash.h \
 	ckpt/unpack.c \

@@ -518,6 +518,7 @@ static fsdp_status_t save_as_creator(save_t *save, fsdp_error_t *err)
                                      lists.pieces + lists.first[save->file],
                                      num, cat.root, err),
                   err_free);
+    FSDP_TRY_GOTO(target_sync(&cat, save->file, cat.root, err), err_free);
     save->write_seconds += clock_now() - start;
     status =
         tell_file(save, &cat, lists.pieces + lists.first[save->file], num, err);

@@ -194,26 +194,6 @@ fsdp_status_t target_create(const format_t *format, catalog_t *cat,
     return status;
 }
 
-fsdp_status_t target_sync(const catalog_t *cat, uint32_t file, const char *dir,
-                          fsdp_error_t *err)
-{
-    char *path = io_path("%s/%s", dir, cat->files[file].path);
-    fsdp_status_t status;
-    int fd;
-
-    if (path == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
-    }
-
-    status = io_open(path, O_RDWR, 0, &fd, err);
-    if (status == FSDP_OK) {
-        status = io_fsync(fd, path, err);
-        close(fd);
-    }
-    free(path);
-    return status;
-}
-
 /* --- Units ---------------------------------------------------------------- */
 
 /* A tensor on its way into a unit. */

@@ -46,6 +46,15 @@ fsdp_status_t target_sync(const catalog_t *cat, uint32_t file, const char *dir,
                           fsdp_error_t *err);
 
 /**
+ * The same for all files, or those whose entry in @a wanted is set.
+ *
+ * @param jobs  Threads, at most; 0: the default.
+ */
+fsdp_status_t target_sync_all(const catalog_t *cat, const bool *wanted,
+                              uint32_t jobs, const char *dir,
+                              fsdp_error_t *err);
+
+/**
  * Add the pieces of each rank for tensors that are in flat units.  Tensors of
  * kinds ("model/x", "optim/exp_avg/x") with the same unit and base name and
  * the same number of elements have the same place.  Tensors without a unit are

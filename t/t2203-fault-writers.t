@@ -53,6 +53,33 @@ test_expect_success 'sources and what comes of them' '
 	done
 '
 
+# synced N END: N syncs of what ends so.
+synced() {
+	test "$(grep -c " fsync .*/$2\$" "$HOME/fault-calls")" = "$1" || {
+		echo "$2 was not synced $1 times"
+		grep fsync "$HOME/fault-calls"
+		return 1
+	}
+}
+
+test_expect_success 'each file of data is synced, once' '
+	for name in reshard split dcp dcp-hf universal llmc; do
+		rm -f fault-calls &&
+		fault count:0 $(writer $name) work/target &&
+		(cd work/target && find . -name "*.h5" -o -name "*.safetensors" \
+			-o -name "*.distcp" -o -name "*.pt" -o -name "*.bin") |
+			sed "s,^\./,," >files && test -s files &&
+		while read -r file; do
+			synced 1 "$file" || return 1
+		done <files && rm -rf work/target || return 1
+	done &&
+	for name in hdf5-file safetensors torch from-plain; do
+		rm -f fault-calls &&
+		fault count:0 $(writer $name) "work/$(target $name)" &&
+		synced 1 "\.tmp-target[^/]*" && rm work/target* || return 1
+	done
+'
+
 # same NAME: the target is what it is without a fault.
 same() {
 	path=$1/$(target "$1")

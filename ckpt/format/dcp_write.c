@@ -267,9 +267,6 @@ static fsdp_status_t finish_file(finish_t *finish, uint32_t file,
          v++) {
         status = write_value(finish, v, fd, path, err);
     }
-    if (status == FSDP_OK) {
-        status = io_fsync(fd, path, err);
-    }
     close(fd);
     free(path);
     return status;

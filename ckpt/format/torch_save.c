@@ -303,9 +303,6 @@ fsdp_status_t torch_out_finish(const catalog_t *cat, uint32_t file,
     status = io_open(path, O_RDWR, 0, &out.fd, err);
     if (status == FSDP_OK) {
         status = write_all(&out, fill, arg, err);
-        if (status == FSDP_OK) {
-            status = io_fsync(out.fd, path, err);
-        }
         close(out.fd);
     }
     out_free(&out);
