@@ -133,7 +133,8 @@ static const struct argp_option options_all[] = {
 };
 static const struct argp_option options_names[] = {
     {"include", 'i', "PATTERN", 0,
-     "Only tensors whose name fits (repeatable)", 0},
+     "Only tensors whose name fits; PATTERN[0:10]: of these the first ten rows "
+     "(repeatable)", 0},
     {"exclude", 'x', "PATTERN", 0,
      "Leave out tensors whose name fits (repeatable)", 0},
     {"rules", OPTION_RULES, "SET", 0,

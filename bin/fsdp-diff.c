@@ -46,7 +46,8 @@ static const struct argp_option options[] = {
     {"atol", OPTION_ATOL, "X", 0,
      "... plus X; then element types may differ too", 0},
     {"include", 'i', "PATTERN", 0,
-     "Compare only tensors whose name fits (repeatable)", 0},
+     "Compare only tensors whose name fits; PATTERN[0:10]: of these the first "
+     "ten rows (repeatable)", 0},
     {"exclude", 'x', "PATTERN", 0,
      "Leave out tensors whose name fits (repeatable)", 0},
     {"only", OPTION_ONLY, "KIND", 0,

@@ -36,7 +36,8 @@ typedef struct {
 static const char doc[] =
     "Show what a checkpoint of any format holds: its tensors, or those whose "
     "name fits a PATTERN.  '*' in a pattern fits '/' and '.' too, and a "
-    "parameter's name may be given without \"model/\"."
+    "parameter's name may be given without \"model/\"; PATTERN[0:10] is the "
+    "first ten rows."
     "\vExit status is 0 if all went well, 64 on wrong usage, 65 if there is no "
     "such checkpoint or tensor or it is damaged, 74 if it cannot be read.";
 
@@ -102,6 +103,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         }
         return 0;
     case ARGP_KEY_END:
+        set->open.include = set->patterns.items;
+        set->open.num_include = set->patterns.num;
         if (set->path == NULL) {
             argp_error(state, "a checkpoint is needed");
         }
@@ -675,7 +678,7 @@ static fsdp_status_t show_list(list_t *list, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-static int list_checkpoint(const settings_t *set)
+static int list_checkpoint(settings_t *set)
 {
     list_t list = {.set = set};
     fsdp_status_t status;
@@ -684,6 +687,9 @@ static int list_checkpoint(const settings_t *set)
     status = fsdp_ckpt_open_with(set->path, &set->open, &list.ckpt, &err);
     if (status != FSDP_OK) {
         return tool_fail(&set->tool, &err);
+    }
+    for (size_t i = 0; i < set->patterns.num; i++) {
+        set->patterns.items[i] = fsdp_ckpt_get_pattern(list.ckpt, i);
     }
 
     fsdp_ckpt_get_info(list.ckpt, &list.info);

@@ -19,8 +19,6 @@ libcli_la_LIBADD = $(JANSSON_LIBS) -lpthread -lm
 noinst_LTLIBRARIES += libtools.la
 
 libtools_la_SOURCES = \
-	bin/slice.c \
-	bin/slice.h \
 	bin/stats.c \
 	bin/stats.h \
 	bin/tool.c \

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bin/slice.h"
 #include "bin/table.h"
 #include "lib/util/check.h"
 #include "lib/util/select.h"
+#include "lib/util/slice.h"
 
 #define VALUES_MOST 100000 /* elements shown of a tensor */
 
@@ -109,7 +109,8 @@ static fsdp_status_t choose_part(fsdp_ckpt_t *ckpt, const char *text,
     uint64_t numel;
 
     fsdp_ckpt_get_tensor(ckpt, part->index, &part->tensor);
-    if (!slice_parse(inner, &part->tensor, &part->slice, &why)) {
+    if (!slice_parse(inner, part->tensor.ndim, part->tensor.dims, &part->slice,
+                     &why)) {
         char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
 
         fsdp_error_set(err, FSDP_ERR_INVALID_PARAM, "'%s': %s; its shape is %s",
@@ -145,7 +146,7 @@ static void print_part(const part_t *part)
 {
     char *name = cli_printable(part->tensor.name);
     char *shape = tool_shape(part->tensor.ndim, part->tensor.dims);
-    char *slice = slice_format(&part->slice);
+    char slice[SLICE_TEXT_MAX];
     table_column_t *columns =
         cli_realloc(NULL, part->columns, sizeof(*columns));
     table_t *table;
@@ -162,13 +163,13 @@ static void print_part(const part_t *part)
     }
 
     printf("%s  %s %s, elements %s\n", name,
-           fsdp_dtype_name(part->tensor.dtype), shape, slice);
+           fsdp_dtype_name(part->tensor.dtype), shape,
+           slice_format(&part->slice, slice));
     if (part->rows > 0) {
         table_print(table, stdout);
     }
     table_destroy(table);
     free(columns);
-    free(slice);
     free(shape);
     free(name);
 }
@@ -176,12 +177,13 @@ static void print_part(const part_t *part)
 static json_t *json_part(const part_t *part)
 {
     json_t *item = json_object(), *values = json_array();
-    char *slice = slice_format(&part->slice);
+    char slice[SLICE_TEXT_MAX];
 
     cli_json_set(item, "name", cli_json_text(part->tensor.name));
     cli_json_set(item, "dtype",
                  cli_json_text(fsdp_dtype_name(part->tensor.dtype)));
-    cli_json_set(item, "elements", cli_json_text(slice));
+    cli_json_set(item, "elements",
+                 cli_json_text(slice_format(&part->slice, slice)));
     for (uint64_t i = 0; i < part->rows * part->columns; i++) {
         char *text = format_value(part->tensor.dtype, part->data, i);
         json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -191,7 +193,6 @@ static json_t *json_part(const part_t *part)
         free(text);
     }
     cli_json_set(item, "values", values);
-    free(slice);
 
     return item;
 }
@@ -272,9 +273,10 @@ static fsdp_status_t show_fitting(view_t *view, const char *text,
 
 static fsdp_status_t show(view_t *view, const char *text, fsdp_error_t *err)
 {
-    const char *inner = NULL;
-    fsdp_status_t status = FSDP_OK;
+    const char *inner;
+    fsdp_status_t status;
     uint64_t index;
+    size_t size;
     char *name;
 
     /* Brackets may be part of a name. */
@@ -286,7 +288,8 @@ static fsdp_status_t show(view_t *view, const char *text, fsdp_error_t *err)
         return FSDP_OK;
     }
 
-    slice_split(text, &name, &inner);
+    inner = slice_split(text, &size);
+    name = cli_printf("%.*s", (int)size, text);
     status = fsdp_ckpt_find(view->ckpt, name, &index)
                  ? show_part(view, text, inner, index, err)
                  : show_fitting(view, text, name, inner, err);

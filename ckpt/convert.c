@@ -457,6 +457,7 @@ static void convert_free(convert_t *convert)
     plan_free(&convert->plan);
     engine_sums_free(&convert->sums);
     target_lists_free(&convert->lists);
+    cut_free(&convert->cut);
     rules_stages_free(&convert->stages);
     catalog_free(&convert->src);
     catalog_free(&convert->dst);
@@ -473,7 +474,10 @@ static fsdp_status_t apply_rules(convert_t *convert, fsdp_error_t *err)
                              .note = config->note,
                              .note_arg = config->note_arg};
 
-    return rules_use(&use, &convert->src, &convert->stages, err);
+    FSDP_TRY(rules_use(&use, &convert->src, &convert->stages, err));
+    FSDP_TRY(cut_init(&convert->cut, config->include, config->num_include,
+                      &convert->src, err));
+    return cut_use(&convert->cut, &convert->src, &convert->stages, err);
 }
 
 /* Everything up to the plan. */

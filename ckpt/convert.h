@@ -5,6 +5,7 @@
 #define FSDP_CONVERT_H
 
 #include "ckpt/commit.h"
+#include "ckpt/cut.h"
 #include "ckpt/engine.h"
 #include "ckpt/plan.h"
 #include "ckpt/rules.h"
@@ -23,6 +24,7 @@ typedef struct {
     const fsdp_ckpt_convert_config_t *config;
     const format_t *format;
     rules_stages_t stages;
+    cut_t cut; /* config->include taken apart */
     uint32_t rank, world;
     catalog_t src, dst;
     wanted_t *wanted; /* in the order of the source's writer */

@@ -22,8 +22,8 @@ static select_t selection(const convert_t *convert)
 {
     const fsdp_ckpt_convert_config_t *config = convert->config;
 
-    return (select_t){.include = config->include,
-                      .num_include = config->num_include,
+    return (select_t){.include = (const char *const *)convert->cut.patterns,
+                      .num_include = convert->cut.num,
                       .exclude = config->exclude,
                       .num_exclude = config->num_exclude,
                       .only = config->only_model   ? SELECT_MODEL
@@ -165,8 +165,8 @@ fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err)
         goto err_free;
     }
 
-    for (size_t i = 0; i < config->num_include; i++) {
-        FSDP_TRY_GOTO(check_pattern(convert, config->include[i], err),
+    for (size_t i = 0; i < convert->cut.num; i++) {
+        FSDP_TRY_GOTO(check_pattern(convert, convert->cut.patterns[i], err),
                       err_free);
     }
     for (uint64_t t = 0; t < src->num_tensors; t++) {

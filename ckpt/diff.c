@@ -308,10 +308,15 @@ static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
     open.num_rules = diff->config->num_rules;
     open.set = diff->config->set;
     open.num_set = diff->config->num_set;
+    open.include = diff->config->include;
+    open.num_include = diff->config->num_include;
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
         FSDP_TRY(fsdp_ckpt_open_with(diff->paths[side], &open,
                                      &diff->ckpts[side], err));
         open.num_rules = open.num_set = 0; /* of the first one only */
+    }
+    for (size_t i = 0; i < diff->select.num_include; i++) {
+        diff->patterns[i] = fsdp_ckpt_get_pattern(diff->ckpts[0], i);
     }
     FSDP_TRY(diff_pair_tensors(diff, err));
     if (diff->config->metadata) {
@@ -330,8 +335,7 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
 {
     diff_t diff = {
         .config = config,
-        .select = {.include = config->include,
-                   .num_include = config->num_include,
+        .select = {.num_include = config->num_include,
                    .exclude = config->exclude,
                    .num_exclude = config->num_exclude,
                    .only = config->only_model   ? SELECT_MODEL
@@ -349,7 +353,12 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
                               "a tolerance may not be negative");
     }
 
-    status = run_diff(&diff, err);
+    diff.patterns = calloc(config->num_include + 1, sizeof(*diff.patterns));
+    diff.select.include = diff.patterns;
+    status = (diff.patterns != NULL) ? run_diff(&diff, err)
+                                     : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                                      "%s: no memory", path_a);
+    free(diff.patterns);
     free(diff.pairs);
     fsdp_ckpt_close(diff.ckpts[0]);
     fsdp_ckpt_close(diff.ckpts[1]);

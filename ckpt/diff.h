@@ -35,6 +35,7 @@ typedef struct diff_batch diff_batch_t;
 typedef struct {
     const fsdp_ckpt_diff_config_t *config;
     select_t select;
+    const char **patterns; /* config->include without slices */
     fsdp_ckpt_difference_f difference;
     void *arg;
     const char *paths[DIFF_SIDES];

@@ -224,8 +224,8 @@ fsdp_status_t diff_pair_tensors(diff_t *diff, fsdp_error_t *err)
             has_kinds(diff->ckpts[side], diff->infos[side].num_tensors);
     }
 
-    FSDP_TRY(check_patterns(diff, diff->config->include,
-                            diff->config->num_include, err));
+    FSDP_TRY(
+        check_patterns(diff, diff->patterns, diff->config->num_include, err));
     FSDP_TRY(check_patterns(diff, diff->config->exclude,
                             diff->config->num_exclude, err));
     for (uint64_t a = 0; a < diff->infos[0].num_tensors; a++) {

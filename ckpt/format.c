@@ -16,12 +16,19 @@
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 
-/* In the order in which they are asked whether they know a path. */
+/* In the order in which they are asked whether they know a path: PyTorch's
+ * checkpoints have more than the safetensors that may lie beside them. */
 static const format_t *const formats[] = {
-    &format_hdf5,      &format_hdf5_file,   &format_megatron,
-    &format_dcp, /* has more than safetensors beside it */
-    &format_dcp_hf,    &format_safetensors, &format_zero,
-    &format_universal, &format_llmc,        &format_torch,
+    &format_hdf5,
+    &format_hdf5_file,
+    &format_megatron,
+    &format_dcp,
+    &format_dcp_hf,
+    &format_safetensors,
+    &format_zero,
+    &format_universal,
+    &format_llmc,
+    &format_torch,
 };
 
 #define NUM_FORMATS (sizeof(formats) / sizeof(*formats))

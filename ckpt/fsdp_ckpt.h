@@ -182,6 +182,11 @@ typedef struct {
     size_t num_rules;
     const char *const *set;
     size_t num_set;
+    /* Of tensors that fit "PATTERN[SLICE]", see only that part: a range LO:HI
+     * or an index for each dimension, negative ones from the end, those left
+     * out whole.  The first pattern that fits counts; others stay whole. */
+    const char *const *include;
+    size_t num_include;
 } fsdp_ckpt_open_config_t;
 
 #define FSDP_CKPT_OPEN_INIT                     \
@@ -196,6 +201,9 @@ fsdp_ckpt_open_with(const char *path, const fsdp_ckpt_open_config_t *config,
 
 /* NULL is allowed. */
 FSDP_API void fsdp_ckpt_close(fsdp_ckpt_t *ckpt);
+
+/* The i-th pattern of config.include, without its slice; borrowed. */
+FSDP_API const char *fsdp_ckpt_get_pattern(const fsdp_ckpt_t *ckpt, size_t i);
 
 /* Pointers in the results are borrowed until fsdp_ckpt_close(). */
 FSDP_API void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt,
@@ -347,7 +355,8 @@ typedef struct {
     size_t num_split;
     uint32_t files;      /* shard files of HDF5; 0: the default */
     uint64_t shard_size; /* safetensors: bytes a file at most; 0: one file */
-    const char *const *include; /* patterns (fnmatch); none: all tensors */
+    const char *const *include; /* patterns (fnmatch), perhaps with a slice as
+                                   in fsdp_ckpt_open_with(); none: all tensors */
     size_t num_include;
     const char *const *exclude;
     size_t num_exclude;
@@ -552,7 +561,7 @@ typedef struct {
     fsdp_ckpt_how_t how;
     uint64_t numel;
     uint64_t differing;      /* elements */
-    uint64_t first;          /* the first one */
+    uint64_t first;          /* the first one, of what is compared */
     double value_a, value_b; /* there */
     /* Largest differences, relative to the larger of the two; NaN against a
      * number: inf. */

@@ -25,6 +25,8 @@ libckptcore_la_SOURCES = \
 	ckpt/convert_ranks.c \
 	ckpt/convert_shape.c \
 	ckpt/convert_show.c \
+	ckpt/cut.c \
+	ckpt/cut.h \
 	ckpt/diff.c \
 	ckpt/diff.h \
 	ckpt/diff_pair.c \

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "ckpt/cut.h"
 #include "ckpt/engine.h"
 #include "ckpt/format.h"
 #include "ckpt/read_check.h"
@@ -14,6 +15,7 @@ struct fsdp_ckpt {
     catalog_t cat;
     uint64_t bytes; /* of all tensors */
     rules_stages_t stages;
+    cut_t cut;
     bool rules_checked; /* what rules took checksums from */
     read_check_t check;
     decoders_t *decoders; /* from one read to the next; NULL: none needed */
@@ -48,6 +50,13 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
     if (status == FSDP_OK) {
         status = rules_use(&use, &ckpt->cat, &ckpt->stages, err);
     }
+    if (status == FSDP_OK) {
+        status = cut_init(&ckpt->cut, config->include, config->num_include,
+                          &ckpt->cat, err);
+    }
+    if (status == FSDP_OK) {
+        status = cut_use(&ckpt->cut, &ckpt->cat, &ckpt->stages, err);
+    }
     if (status != FSDP_OK) {
         fsdp_ckpt_close(ckpt);
         return status;
@@ -69,10 +78,16 @@ void fsdp_ckpt_close(fsdp_ckpt_t *ckpt)
     if (ckpt != NULL) {
         read_check_free(&ckpt->check);
         decoders_destroy(ckpt->decoders);
+        cut_free(&ckpt->cut);
         rules_stages_free(&ckpt->stages);
         catalog_free(&ckpt->cat);
         free(ckpt);
     }
+}
+
+const char *fsdp_ckpt_get_pattern(const fsdp_ckpt_t *ckpt, size_t i)
+{
+    return ckpt->cut.patterns[i];
 }
 
 void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)

@@ -154,7 +154,8 @@ typedef struct {
 } rules_stage_t;
 
 typedef struct {
-    rules_stage_t *stages; /* one for each set of rules */
+    rules_stage_t *stages; /* one for each set of rules, and room for one of
+                              parts (ckpt/cut.h) */
     size_t num;
 } rules_stages_t; /* zeroed: none */
 

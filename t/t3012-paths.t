@@ -73,4 +73,11 @@ test_expect_success 'a dry run says what it would do, and whether it fits' '
 	grep "\"bytes_needed\": [1-9]" out
 '
 
+test_expect_success 'safetensors beside a PyTorch checkpoint do not hide it' '
+	fsdp-convert --to dcp four beside &&
+	fsdp-convert --only model four beside/model.safetensors &&
+	fsdp-ls beside >out && grep "^beside: dcp$" out && grep "^optim/" out &&
+	fsdp-ls beside/model.safetensors >out && grep ": safetensors$" out
+'
+
 test_done

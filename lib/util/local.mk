@@ -23,6 +23,8 @@ libutil_la_SOURCES = \
 	lib/util/simd.h \
 	lib/util/size.c \
 	lib/util/size.h \
+	lib/util/slice.c \
+	lib/util/slice.h \
 	lib/util/text.h
 # End of libutil_la_SOURCES
 

@@ -1,31 +1,32 @@
 #include "config.h"
 
-#include "bin/slice.h"
+#include "lib/util/slice.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "bin/cli.h"
 
 /* Leading elements shown of the last dimension, of the one before it, and of
  * all others. */
 static const uint64_t leading[] = {8, 4, 1};
 #define NUM_LEADING (sizeof(leading) / sizeof(*leading))
 
-void slice_split(const char *text, char **name_p, const char **inner_p)
+const char *slice_split(const char *text, size_t *size_p)
 {
     size_t size = strlen(text);
     const char *open = strrchr(text, '[');
+    bool has = open != NULL && open != text && text[size - 1] == ']';
 
-    *inner_p = NULL;
-    if (open != NULL && open != text && text[size - 1] == ']') {
-        *inner_p = open + 1;
-        size = (size_t)(open - text);
-    }
-    *name_p = cli_printf("%.*s", (int)size, text);
+    *size_p = has ? (size_t)(open - text) : size;
+    return has ? open + 1 : NULL;
+}
+
+bool slice_is(const char *inner)
+{
+    return strspn(inner, "0123456789-:, ") + 1 == strlen(inner);
 }
 
 static const char *skip_blanks(const char *p)
@@ -95,27 +96,25 @@ static bool parse_dim(const char **p, uint64_t dim, uint64_t *lo, uint64_t *hi,
     return *lo < dim;
 }
 
-bool slice_parse(const char *inner, const fsdp_ckpt_tensor_t *tensor,
+bool slice_parse(const char *inner, uint32_t ndim, const uint64_t *dims,
                  slice_t *slice_p, const char **why_p)
 {
-    slice_t slice = {.ndim = tensor->ndim};
+    slice_t slice = {.ndim = ndim};
     const char *p = inner;
 
-    for (uint32_t d = 0; d < tensor->ndim; d++) {
-        uint32_t back = tensor->ndim - 1 - d;
+    for (uint32_t d = 0; d < ndim; d++) {
+        uint32_t back = ndim - 1 - d;
         uint64_t most = leading[(back < NUM_LEADING) ? back : NUM_LEADING - 1];
-        uint64_t dim = tensor->dims[d];
 
-        slice.hi[d] = (inner == NULL && dim > most) ? most : dim;
+        slice.hi[d] = (inner == NULL && dims[d] > most) ? most : dims[d];
     }
 
     for (uint32_t d = 0; p != NULL && *skip_blanks(p) != ']'; d++) {
-        if (d == tensor->ndim) {
+        if (d == ndim) {
             *why_p = "more dimensions than the tensor has";
             return false;
         }
-        if (!parse_dim(&p, tensor->dims[d], &slice.lo[d], &slice.hi[d],
-                       why_p)) {
+        if (!parse_dim(&p, dims[d], &slice.lo[d], &slice.hi[d], why_p)) {
             return false;
         }
         if (*p == ',') {
@@ -142,10 +141,9 @@ uint64_t slice_numel(const slice_t *slice)
     return numel;
 }
 
-char *slice_format(const slice_t *slice)
+const char *slice_format(const slice_t *slice, char text[SLICE_TEXT_MAX])
 {
-    const size_t most = 2 * sizeof("18446744073709551615") + 2;
-    char *text = cli_realloc(NULL, slice->ndim + 1, most), *end = text;
+    char *end = text;
 
     *end++ = '[';
     for (uint32_t d = 0; d < slice->ndim; d++) {
