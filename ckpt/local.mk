@@ -136,6 +136,8 @@ libckptcore_la_SOURCES += \
 	ckpt/box.c \
 	ckpt/box.h \
 	ckpt/format/hdf5.c \
+	ckpt/format/hdf5_apart.c \
+	ckpt/format/hdf5_apart.h \
 	ckpt/format/hdf5_check.c \
 	ckpt/format/hdf5_check.h \
 	ckpt/format/hdf5_file.c \

@@ -298,11 +298,27 @@ static fsdp_status_t tell_unknown(sharded_t *sharded, bool has_aliases,
                 sharded->cat.num_files);
 }
 
+/* Other names of tensors, as far as the old index can say them.
+ * @param has_p  Whether it could. */
+static fsdp_status_t recover_aliases(sharded_t *sharded, bool *has_p,
+                                     fsdp_error_t *err)
+{
+    char *index = io_path("%s/" HDF5_INDEX_NAME, sharded->dir);
+    fsdp_status_t status = (index != NULL)
+                               ? hdf5_recover_aliases(index, &sharded->cat, err)
+                               : no_memory(sharded->dir, err);
+
+    free(index);
+    *has_p = status == FSDP_OK;
+    return (status == FSDP_ERR_CORRUPT || status == FSDP_ERR_NOT_FOUND)
+               ? FSDP_OK
+               : status;
+}
+
 static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
 {
     catalog_t *cat = &sharded->cat;
     bool damaged = false, has_aliases = true;
-    fsdp_error_t why;
 
     if (sharded->manifest != NULL) {
         FSDP_TRY(manifest_fill(sharded->manifest, cat, err));
@@ -327,11 +343,7 @@ static fsdp_status_t recover(sharded_t *sharded, fsdp_error_t *err)
         return tell_lost(sharded, err);
     }
     if (sharded->manifest == NULL) {
-        char *index = io_path("%s/" HDF5_INDEX_NAME, sharded->dir);
-
-        has_aliases = index != NULL &&
-                      hdf5_recover_aliases(index, cat, &why) == FSDP_OK;
-        free(index);
+        FSDP_TRY(recover_aliases(sharded, &has_aliases, err));
     }
     FSDP_TRY(catalog_seal(cat, CATALOG_CHECK_ALL, err));
     if (sharded->manifest == NULL) {

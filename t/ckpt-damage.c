@@ -1,7 +1,7 @@
 /*
  * ckpt-damage - damage a checkpoint of any format in every place, and look
  *
- *     ckpt-damage [-m MOST] [-r RECIPE] CHECKPOINT SCRATCH
+ *     ckpt-damage [-m MOST] [-r RECIPE] [-s STEP] CHECKPOINT SCRATCH
  *
  * SCRATCH is a copy of CHECKPOINT.  Each of its files is removed, cut short at
  * each boundary of its structure and beside it, and has a bit changed in each
@@ -11,7 +11,8 @@
  * what CHECKPOINT holds.  Only where no checksum covers the byte may it find
  * other values; then verifying must say that bytes are unchecked.
  *
- * -m: at most so many places, evenly chosen.
+ * -m: at most so many places, evenly chosen.  -s: so many bytes between two
+ * changes where no data is, instead of 16.
  */
 #include "config.h"
 
@@ -38,7 +39,6 @@ enum { MOST_KIB = 1 << 20, MOST_SECONDS = 60 };
 enum { MOST_KIB = 160 << 10, MOST_SECONDS = 20 };
 #endif
 
-enum { STEP = 16 }; /* bytes between two flips where no data is */
 #define FILE_MOST (1u << 30)
 
 /* What a look found; shared with the process that looks. */
@@ -79,7 +79,7 @@ static uint32_t num_files;
 static place_t *places;
 static size_t num_places, max_places;
 static seen_t *seen, want;
-static unsigned long failures, errors, same, others;
+static unsigned long step = 16, failures, errors, same, others;
 
 static void die(const char *what)
 {
@@ -443,7 +443,7 @@ static void add_places(uint32_t number)
         add_place(CUT, number, next - 1);
         add_place(FLIP, number, at);
         add_place(FLIP, number, next - 1);
-        for (at += data ? (next - at) / 2 : 1; at < next; at += STEP) {
+        for (at += data ? (next - at) / 2 : 1; at < next; at += step) {
             add_place(FLIP, number, at);
             if (data) {
                 break;
@@ -548,7 +548,7 @@ int main(int argc, char **argv)
     size_t most = SIZE_MAX, num;
     int option;
 
-    while ((option = getopt(argc, argv, "m:r:")) != -1) {
+    while ((option = getopt(argc, argv, "m:r:s:")) != -1) {
         switch (option) {
         case 'm':
             most = strtoul(optarg, NULL, 10);
@@ -556,13 +556,16 @@ int main(int argc, char **argv)
         case 'r':
             recipe = optarg;
             break;
+        case 's':
+            step = strtoul(optarg, NULL, 10);
+            break;
         default:
             return 2;
         }
     }
     if (argc - optind != 2) {
-        fprintf(stderr, "usage: ckpt-damage [-m MOST] [-r RECIPE] CHECKPOINT "
-                        "SCRATCH\n");
+        fprintf(stderr, "usage: ckpt-damage [-m MOST] [-r RECIPE] [-s STEP] "
+                        "CHECKPOINT SCRATCH\n");
         return 2;
     }
     source = argv[optind];

@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -74,7 +75,8 @@ static const fault_t faults[] = {
 static const fault_t *fault;
 static long at;
 static const char *dir;
-static _Atomic long calls;
+static _Atomic long *calls; /* of the program and of what it forks */
+static pid_t program;
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -82,7 +84,10 @@ __attribute__((constructor)) static void begin(void)
     const char *colon = (text != NULL) ? strchr(text, ':') : NULL;
 
     dir = getenv("FSDP_FAULT_DIR");
-    if (colon == NULL || dir == NULL) {
+    program = getpid();
+    calls = mmap(NULL, sizeof(*calls), PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (colon == NULL || dir == NULL || calls == MAP_FAILED) {
         return;
     }
     for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) {
@@ -119,7 +124,7 @@ typedef enum { GO_ON, FAIL, HALF } verdict_t;
 /* Count a call.  @return what is to become of it; errno is set if it fails. */
 static verdict_t judge(unsigned kind, const char *name, const char *path)
 {
-    long call = (fault->counted & kind) ? atomic_fetch_add(&calls, 1) + 1 : 0;
+    long call = (fault->counted & kind) ? atomic_fetch_add(calls, 1) + 1 : 0;
 
     if (fault->counted == 0) {
         add_to_log(kind, name, path);
@@ -128,7 +133,11 @@ static verdict_t judge(unsigned kind, const char *name, const char *path)
         return GO_ON;
     }
     if (fault->signal != 0) {
-        raise(fault->signal);
+        if (getpid() == program) {
+            raise(fault->signal);
+        } else {
+            kill(program, fault->signal);
+        }
     }
     if ((fault->fails & kind) != 0) {
         errno = fault->error;

@@ -87,6 +87,7 @@ dist_check_SCRIPTS += \
 	t/t2319-chains-others.t \
 	t/t2320-rules.t \
 	t/t2321-llmc.t \
+	t/t2322-hdf5-damage.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \
@@ -252,6 +253,7 @@ print-headers:
 check_PROGRAMS += \
 	t/unit/box.t \
 	t/unit/hdf5.t \
+	t/unit/hdf5_apart.t \
 	t/unit/hdf5_name.t \
 	t/unit/hdf5_plain.t
 # End of the HDF5 formats' programs
@@ -261,6 +263,9 @@ t_unit_box_t_LDADD = libckptcore.la libutil.la
 t_unit_hdf5_t_SOURCES = t/unit/hdf5.c t/unit/ckpt_spec.h t/tap/tap.h
 t_unit_hdf5_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
 t_unit_hdf5_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
+t_unit_hdf5_apart_t_SOURCES = t/unit/hdf5_apart.c t/tap/tap.h
+t_unit_hdf5_apart_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)
+t_unit_hdf5_apart_t_LDADD = libckptcore.la libutil.la $(HDF5_LIBS)
 t_unit_hdf5_plain_t_SOURCES = t/unit/hdf5_plain.c t/unit/ckpt_spec.h \
 	t/tap/tap.h
 t_unit_hdf5_plain_t_CPPFLAGS = $(AM_CPPFLAGS) $(HDF5_CFLAGS)

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "config.h"
 
 #include "ckpt/format/hdf5_check.h"
@@ -8,8 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "ckpt/format/hdf5_apart.h"
 #include "ckpt/format/hdf5_name.h"
 #include "ckpt/format/hdf5_table.h"
 #include "ckpt/format/hdf5_util.h"
@@ -23,36 +26,40 @@
  * are what was written, so what HDF5 cannot use was written wrong. */
 typedef struct {
     const catalog_t *cat;
+    uint32_t number;  /* of a shard file, or CATALOG_NONE for the index */
     const char *name; /* of the file, in findings */
-    hid_t file;
+    char *path;
+    FILE *lines; /* findings, each with a '\0' behind it */
+    hdf5_reader_t reader;
     hdf5_types_t types;
-    hdf5_check_f find;
-    void *arg;
     fsdp_error_t *err;
 } check_t;
+
+static fsdp_status_t end_line(const check_t *check, fsdp_error_t *err)
+{
+    fputc('\0', check->lines);
+    return (fflush(check->lines) == 0)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                "%s: no memory for what is wrong with it: %m",
+                                check->path);
+}
 
 __attribute__((format(printf, 2, 3))) static fsdp_status_t find(
     const check_t *check, const char *fmt, ...)
 {
-    fsdp_status_t status;
-    char *what = NULL, *line;
     va_list ap;
-    int n;
 
+    if (check->reader.frame.error != 0) {
+        return FSDP_ERR_IO; /* not the file's fault: hdf5_close() says more */
+    }
+
+    fprintf(check->lines, "%s: ", check->name);
     va_start(ap, fmt);
-    n = vasprintf(&what, fmt, ap);
+    vfprintf(check->lines, fmt, ap);
     va_end(ap);
-    line = (n < 0) ? NULL : io_path("%s: %s", check->name, what);
-    status = check->find((line != NULL) ? line : check->name, check->arg);
-    free(line);
-    if (n >= 0) {
-        free(what);
-    }
-    if (status != FSDP_OK) {
-        fsdp_error_set(check->err, status, "the check was stopped");
-    }
 
-    return status;
+    return end_line(check, check->err);
 }
 
 /* --- Datasets ------------------------------------------------------------- */
@@ -93,7 +100,7 @@ static bool looks_like(const check_t *check, hid_t dataset, uint8_t dtype,
 static bool same_table(const check_t *check, const char *name, size_t size,
                        uint64_t num, const void *want)
 {
-    hid_t dataset = H5Dopen2(check->file, name, H5P_DEFAULT);
+    hid_t dataset = H5Dopen2(check->reader.file, name, H5P_DEFAULT);
     hid_t space = H5I_INVALID_HID, type = H5I_INVALID_HID;
     bool same = false;
     void *have = malloc(num * size + 1);
@@ -164,7 +171,7 @@ static fsdp_status_t check_piece(const check_t *check,
         return fsdp_error_set(check->err, FSDP_ERR_NO_MEMORY, "no memory");
     }
 
-    dataset = H5Dopen2(check->file, path, H5P_DEFAULT);
+    dataset = H5Dopen2(check->reader.file, path, H5P_DEFAULT);
     if (dataset < 0) {
         status = find(check, "has no dataset /%s", path);
     } else if (!looks_like(check, dataset, tensor->dtype, tensor->ndim > 0,
@@ -190,9 +197,10 @@ static fsdp_status_t check_piece(const check_t *check,
     return status;
 }
 
-static fsdp_status_t check_shard(check_t *check, uint32_t file)
+static fsdp_status_t check_shard(const check_t *check)
 {
     const catalog_t *cat = check->cat;
+    uint32_t file = check->number;
 
     FSDP_TRY(check_tables(check, file));
     for (uint64_t p = 0; p < cat->num_pieces; p++) {
@@ -298,7 +306,7 @@ static fsdp_status_t check_whole(const check_t *check, const char *name,
     char *path;
 
     FSDP_TRY(hdf5_path_make(cat, name, HDF5_IN_INDEX, &path, check->err));
-    dataset = H5Dopen2(check->file, path, H5P_DEFAULT);
+    dataset = H5Dopen2(check->reader.file, path, H5P_DEFAULT);
     if (dataset < 0) {
         status = find(check, "has no dataset /%s", path);
     } else if (!looks_like(check, dataset, tensor->dtype, tensor->ndim,
@@ -319,7 +327,7 @@ static fsdp_status_t check_whole(const check_t *check, const char *name,
     return status;
 }
 
-static fsdp_status_t check_index(check_t *check)
+static fsdp_status_t check_index(const check_t *check)
 {
     const catalog_t *cat = check->cat;
 
@@ -336,33 +344,95 @@ static fsdp_status_t check_index(check_t *check)
 
 /* --- Both ----------------------------------------------------------------- */
 
-/* @param file  A shard file, or CATALOG_NONE for the index. */
-static fsdp_status_t check_file(check_t *check, uint32_t file)
+static fsdp_status_t check_inside(void *arg, fsdp_error_t *err)
 {
-    hdf5_guard_t guard;
+    check_t *check = arg;
     fsdp_status_t status;
-    char *path = io_path("%s/%s", check->cat->root, check->name);
 
-    if (path == NULL) {
-        return fsdp_error_set(check->err, FSDP_ERR_NO_MEMORY, "no memory");
+    check->err = err;
+    status = hdf5_open(&check->reader, check->path, true, err);
+    if (status == FSDP_ERR_CORRUPT) {
+        return find(check, "HDF5 cannot open it");
     }
+    FSDP_TRY(status);
 
-    hdf5_enter(&guard);
-    status = hdf5_types_open(&check->types, check->err);
+    status = hdf5_types_open(&check->types, err);
     if (status == FSDP_OK) {
-        check->file = hdf5_open_file(path);
-        if (check->file < 0) {
-            status = find(check, "HDF5 cannot open it");
-        } else {
-            status = (file == CATALOG_NONE) ? check_index(check)
-                                            : check_shard(check, file);
-            H5Fclose(check->file);
-        }
+        status = (check->number == CATALOG_NONE) ? check_index(check)
+                                                 : check_shard(check);
     }
     hdf5_types_close(&check->types);
-    hdf5_leave(&guard);
-    free(path);
 
+    return hdf5_close(&check->reader, status, err);
+}
+
+/* Tell the findings. */
+static fsdp_status_t tell(FILE *lines, hdf5_check_f find_f, void *arg,
+                          fsdp_error_t *err)
+{
+    fsdp_status_t status = FSDP_OK;
+    char *line = NULL;
+    size_t size = 0;
+
+    rewind(lines);
+    while (status == FSDP_OK && getdelim(&line, &size, '\0', lines) > 0) {
+        status = find_f(line, arg);
+    }
+    free(line);
+
+    return (status == FSDP_OK)
+               ? FSDP_OK
+               : fsdp_error_set(err, status, "the check was stopped");
+}
+
+/* The file may be anything, and HDF5 not survive it. */
+static fsdp_status_t check_apart(check_t *check, fsdp_error_t *err)
+{
+    fsdp_status_t status;
+    fsdp_error_t why;
+    hdf5_guard_t guard;
+    bool done;
+
+    hdf5_enter(&guard);
+    status = hdf5_apart(check->path, check_inside, check, &done, &why);
+    if (!done) {
+        status = check_inside(check, &why);
+    }
+    hdf5_leave(&guard);
+
+    if (status == FSDP_ERR_CORRUPT) {
+        fputs(why.text, check->lines);
+        return end_line(check, err);
+    }
+    if (status != FSDP_OK && err != NULL) {
+        *err = why;
+    }
+    return status;
+}
+
+static fsdp_status_t check_file(check_t *check, hdf5_check_f find_f, void *arg,
+                                fsdp_error_t *err)
+{
+    int fd = memfd_create("findings", MFD_CLOEXEC);
+    fsdp_status_t status;
+
+    check->path = io_path("%s/%s", check->cat->root, check->name);
+    check->lines = (fd < 0) ? NULL : fdopen(fd, "w+");
+    if (check->path == NULL || check->lines == NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory: %m",
+                                check->cat->root);
+        goto done;
+    }
+
+    FSDP_TRY_GOTO(check_apart(check, err), done);
+    status = tell(check->lines, find_f, arg, err);
+done:
+    if (check->lines != NULL) {
+        fclose(check->lines);
+    } else if (fd >= 0) {
+        close(fd);
+    }
+    free(check->path);
     return status;
 }
 
@@ -370,30 +440,19 @@ fsdp_status_t hdf5_check_shard(const catalog_t *cat, uint32_t file,
                                hdf5_check_f find_f, void *arg,
                                fsdp_error_t *err)
 {
-    check_t check = {
-        .cat = cat,
-        .name = cat->files[file].path,
-        .find = find_f,
-        .arg = arg,
-        .err = err,
-    };
+    check_t check = {.cat = cat, .number = file, .name = cat->files[file].path};
 
-    return check_file(&check, file);
+    return check_file(&check, find_f, arg, err);
 }
 
 fsdp_status_t hdf5_check_index(const catalog_t *cat, hdf5_check_f find_f,
                                void *arg, fsdp_error_t *err)
 {
     check_t check = {
-        .cat = cat,
-        .name = HDF5_INDEX_NAME,
-        .find = find_f,
-        .arg = arg,
-        .err = err,
-    };
+        .cat = cat, .number = CATALOG_NONE, .name = HDF5_INDEX_NAME};
 
     /* So many are not shown whole (doc/checkpoint-format.md). */
     return (cat->num_pieces > HDF5_VIRTUAL_MOST)
                ? FSDP_OK
-               : check_file(&check, CATALOG_NONE);
+               : check_file(&check, find_f, arg, err);
 }

@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
     H5FD_t pub; /* first: HDF5 knows no more of it */
     hdf5_frame_t *frame;
+    bool writes;
     haddr_t eoa; /* end of what HDF5 has allocated */
 } open_t;
 
@@ -47,10 +48,10 @@ static H5FD_t *frame_open(const char *name, unsigned flags, hid_t fapl,
     open_t *file = (info == NULL) ? NULL : calloc(1, sizeof(*file));
 
     (void)name;
-    (void)flags;
     (void)maxaddr;
     if (file != NULL) {
         file->frame = info->frame;
+        file->writes = (flags & H5F_ACC_RDWR) != 0;
     }
 
     return (H5FD_t *)file;
@@ -116,6 +117,7 @@ static herr_t frame_read(H5FD_t *file, H5FD_mem_t type, hid_t dxpl,
         FSDP_OK) {
         memset(buf, 0, there);
         note_error(file);
+        return ((const open_t *)file)->writes ? 0 : -1;
     }
 
     return 0;

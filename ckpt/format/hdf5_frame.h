@@ -23,8 +23,9 @@ typedef struct {
  * Make @a fapl, of file access, use the driver over @a frame, which stays the
  * caller's and must outlive the HDF5 file.  Caller has entered HDF5.
  *
- * HDF5 never sees an error: it could then not close the file, and would try
- * again when the process ends.  The caller looks at frame->error instead.
+ * HDF5 never sees an error of a file that it writes: it could then not close
+ * it, and would try again when the process ends.  The caller looks at
+ * frame->error instead.
  */
 herr_t hdf5_frame_set(hid_t fapl, hdf5_frame_t *frame);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "ckpt/format.h"
+#include "ckpt/format/hdf5_apart.h"
 #include "ckpt/format/hdf5_layout.h"
 #include "ckpt/format/hdf5_name.h"
 #include "ckpt/format/hdf5_trailer.h"
@@ -79,7 +80,7 @@ typedef struct {
     map_t seen;     /* addresses of objects whose attributes it has */
     bool ours;      /* it has our attributes and escapes */
     hdf5_types_t types;
-    hdf5_frame_t frame; /* that HDF5 reads the file through */
+    hdf5_reader_t reader;
     hdf5_trailer_t trailer;
     found_t *found;
     size_t num, max;
@@ -217,8 +218,9 @@ static fsdp_status_t read_layout(walk_t *walk, hid_t set, const char *link,
     char where[400];
 
     say_where(walk, link, where);
-    return hdf5_layout_read(&walk->frame, set, walk->types.ids[found->dtype],
-                            swap, where, &found->layout, walk->err);
+    return hdf5_layout_read(&walk->reader.frame, set,
+                            walk->types.ids[found->dtype], swap, where,
+                            &found->layout, walk->err);
 }
 
 static fsdp_status_t add_dataset(walk_t *walk, hid_t set, const char *link,
@@ -760,49 +762,40 @@ static fsdp_status_t read_root(walk_t *walk, hid_t file, catalog_t *cat)
     return read_sources(walk, file, cat);
 }
 
-static hid_t open_framed(hdf5_frame_t *frame, const char *path)
+static fsdp_status_t read_locked(void *arg, fsdp_error_t *err)
 {
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file = H5I_INVALID_HID;
+    walk_t *walk = arg;
+    fsdp_status_t status;
 
-    if (fapl >= 0 && hdf5_frame_set(fapl, frame) >= 0) {
-        file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
-    }
-    if (fapl >= 0) {
-        H5Pclose(fapl);
-    }
-
-    return file;
-}
-
-static fsdp_status_t read_opened(walk_t *walk, hid_t file, catalog_t *cat)
-{
-    fsdp_status_t status = hdf5_types_open(&walk->types, walk->err);
+    walk->err = err;
+    FSDP_TRY(hdf5_open(&walk->reader, walk->path, false, err));
+    status = hdf5_types_open(&walk->types, err);
     if (status == FSDP_OK) {
-        status = read_root(walk, file, cat);
+        status = read_root(walk, walk->reader.file, walk->cat);
     }
     if (status == FSDP_OK) {
-        status = walk_file(walk, file);
+        status = walk_file(walk, walk->reader.file);
     }
     hdf5_types_close(&walk->types);
-    H5Fclose(file);
-    return status;
+
+    return hdf5_close(&walk->reader, status, err);
 }
 
-static fsdp_status_t read_locked(walk_t *walk, catalog_t *cat)
+/* HDF5 gets no bytes that it may not survive: they have their checksum, or a
+ * child of this process has survived them. */
+static fsdp_status_t read_safely(walk_t *walk)
 {
-    hid_t file = open_framed(&walk->frame, walk->path);
-    fsdp_status_t status =
-        (file < 0) ? hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
-                                "cannot open it as HDF5")
-                   : read_opened(walk, file, cat);
+    fsdp_error_t *err = walk->err;
+    fsdp_status_t status;
+    hdf5_guard_t guard;
 
-    /* HDF5 has seen zeros instead: whatever it made of them is no news. */
-    if (walk->frame.error != 0) {
-        errno = walk->frame.error;
-        return fsdp_error_set(walk->err, FSDP_ERR_IO, "%s: cannot read: %m",
-                              walk->path);
+    if (walk->trailer.rows == NULL) {
+        return hdf5_read_safely(walk->path, read_locked, walk, err);
     }
 
+    hdf5_enter(&guard);
+    status = read_locked(walk, err);
+    hdf5_leave(&guard);
     return status;
 }
 
@@ -871,19 +864,9 @@ static void count_checked(const walk_t *walk, catalog_t *cat)
 
 static fsdp_status_t read_file(walk_t *walk, catalog_t *cat)
 {
-    fsdp_status_t status;
-    hdf5_guard_t guard;
-
     FSDP_TRY(add_file(cat, walk->path, walk->err));
     FSDP_TRY(read_trailer(walk, cat));
-
-    FSDP_TRY(io_open(walk->path, O_RDONLY, 0, &walk->frame.fd, walk->err));
-    hdf5_enter(&guard);
-    status = read_locked(walk, cat);
-    hdf5_leave(&guard);
-    close(walk->frame.fd);
-    FSDP_TRY(status);
-
+    FSDP_TRY(read_safely(walk));
     FSDP_TRY(put_datasets(walk, cat));
     count_checked(walk, cat);
     return catalog_seal(cat, CATALOG_CHECK_ALL, walk->err);

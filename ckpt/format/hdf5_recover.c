@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/format/hdf5_apart.h"
 #include "ckpt/format/hdf5_name.h"
 #include "ckpt/format/hdf5_table.h"
 #include "ckpt/format/hdf5_util.h"
@@ -134,26 +135,36 @@ static fsdp_status_t read_rows(recover_t *recover, uint32_t number, hid_t file)
                      " says");
 }
 
+/* One of the files. */
+typedef struct {
+    recover_t *recover;
+    uint32_t number;
+    const char *path;
+} reading_t;
+
+/* Caller has entered HDF5. */
+static fsdp_status_t read_file(void *arg, fsdp_error_t *err)
+{
+    const reading_t *reading = arg;
+    hdf5_reader_t reader;
+
+    reading->recover->err = err;
+    FSDP_TRY(hdf5_open(&reader, reading->path, true, err));
+    return hdf5_close(&reader,
+                      read_rows(reading->recover, reading->number, reader.file),
+                      err);
+}
+
 static fsdp_status_t read_shard(recover_t *recover, uint32_t number)
 {
     char *path = catalog_file_path(recover->cat, number);
-    fsdp_status_t status;
-    hid_t file;
+    reading_t reading = {recover, number, path};
+    fsdp_status_t status =
+        (path != NULL)
+            ? hdf5_read_safely(path, read_file, &reading, recover->err)
+            : no_memory(recover);
 
-    if (path == NULL) {
-        return no_memory(recover);
-    }
-
-    file = hdf5_open_file(path);
-    if (file < 0) {
-        status = hdf5_error(recover->err, FSDP_ERR_CORRUPT, path,
-                            "HDF5 cannot open it");
-    } else {
-        status = read_rows(recover, number, file);
-        H5Fclose(file);
-    }
     free(path);
-
     return status;
 }
 
@@ -323,17 +334,13 @@ static fsdp_status_t add_pieces(recover_t *recover, uint32_t file)
 
 static fsdp_status_t read_all(recover_t *recover)
 {
-    hdf5_guard_t guard;
-    fsdp_status_t status = FSDP_OK;
-
-    hdf5_enter(&guard);
-    for (uint32_t f = 0; f < recover->cat->num_files && status == FSDP_OK;
-         f++) {
-        status = recover->skip[f] ? FSDP_OK : read_shard(recover, f);
+    for (uint32_t f = 0; f < recover->cat->num_files; f++) {
+        if (!recover->skip[f]) {
+            FSDP_TRY(read_shard(recover, f));
+        }
     }
-    hdf5_leave(&guard);
 
-    return status;
+    return FSDP_OK;
 }
 
 static fsdp_status_t fill(recover_t *recover, hdf5_unit_f unit, const void *arg)
@@ -430,23 +437,26 @@ static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
     return (links->status == FSDP_OK) ? 0 : 1;
 }
 
+/* Caller has entered HDF5. */
+static fsdp_status_t read_links(void *arg, fsdp_error_t *err)
+{
+    links_t *links = arg;
+    hdf5_reader_t reader;
+
+    links->err = err;
+    FSDP_TRY(hdf5_open(&reader, links->path, false, err));
+    if (H5Lvisit(reader.file, H5_INDEX_NAME, H5_ITER_NATIVE, visit, links) <
+        0) {
+        links->status = hdf5_error(err, FSDP_ERR_CORRUPT, links->path,
+                                   "HDF5 cannot list its links");
+    }
+    return hdf5_close(&reader, links->status, err);
+}
+
 fsdp_status_t hdf5_recover_aliases(const char *path, catalog_t *cat,
                                    fsdp_error_t *err)
 {
-    links_t links = {.path = path, .cat = cat, .err = err};
-    hdf5_guard_t guard;
-    hid_t file;
+    links_t links = {.path = path, .cat = cat};
 
-    hdf5_enter(&guard);
-    file = hdf5_open_file(path);
-    if (file < 0 || H5Lvisit(file, H5_INDEX_NAME, H5_ITER_NATIVE, visit,
-                             &links) < 0) {
-        links.status = hdf5_error(err, FSDP_ERR_CORRUPT, path,
-                                  "HDF5 cannot list its links");
-    }
-    if (file >= 0) {
-        H5Fclose(file);
-    }
-    hdf5_leave(&guard);
-    return links.status;
+    return hdf5_read_safely(path, read_links, &links, err);
 }

@@ -3,11 +3,15 @@
 #include "ckpt/format/hdf5_util.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "lib/util/io.h"
 
 static pthread_mutex_t hdf5_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -40,20 +44,6 @@ static herr_t take_innermost(unsigned n, const H5E_error2_t *entry, void *arg)
     return 1;
 }
 
-/* HDF5 tells what the system said only in words; 0 if it said nothing. */
-static int reason_errno(const char *reason)
-{
-    static const char key[] = ", errno = ";
-    const char *at = NULL;
-
-    /* The last one: the file's name comes before. */
-    for (const char *p = strstr(reason, key); p != NULL; p = strstr(at, key)) {
-        at = p + strlen(key);
-    }
-
-    return (at != NULL) ? atoi(at) : 0;
-}
-
 fsdp_status_t hdf5_error(fsdp_error_t *err, fsdp_status_t status,
                          const char *path, const char *fmt, ...)
 {
@@ -67,10 +57,6 @@ fsdp_status_t hdf5_error(fsdp_error_t *err, fsdp_status_t status,
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, innermost);
     H5Eclear2(H5E_DEFAULT);
 
-    errno = reason_errno(innermost);
-    if (errno != 0) {
-        return fsdp_error_set(err, FSDP_ERR_IO, "%s: %s: %m", path, what);
-    }
     return fsdp_error_set(err, status, "%s: %s (HDF5: %.200s)", path, what,
                           innermost);
 }
@@ -187,30 +173,46 @@ void hdf5_types_close(hdf5_types_t *types)
     }
 }
 
-hid_t hdf5_open_file(const char *path)
+fsdp_status_t hdf5_open(hdf5_reader_t *reader, const char *path, bool forget,
+                        fsdp_error_t *err)
 {
-    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file, why;
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+    fsdp_status_t status;
 
-    if (fapl < 0) {
-        return fapl;
+    *reader = (hdf5_reader_t){.path = path, .file = H5I_INVALID_HID};
+    status = io_open(path, O_RDONLY, 0, &reader->frame.fd, err);
+    if (status != FSDP_OK) {
+        H5Pclose(fapl);
+        return status;
     }
 
-    /* Or it keeps what it decoded of each virtual dataset. */
-    H5Pset_evict_on_close(fapl, true);
-#if HDF5_HAVE_FILE_LOCKING
-    H5Pset_file_locking(fapl, false, true);
-#endif
-    do {
-        errno = 0;
-        file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
-    } while (file < 0 && errno == EINTR);
-
-    /* Closing the list would forget why the file could not be opened. */
-    why = H5Eget_current_stack();
+    if (fapl >= 0 && H5Pset_evict_on_close(fapl, forget) >= 0 &&
+        hdf5_frame_set(fapl, &reader->frame) >= 0) {
+        reader->file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    }
+    if (reader->file < 0) {
+        status =
+            hdf5_error(err, FSDP_ERR_CORRUPT, path, "cannot open it as HDF5");
+        status = hdf5_close(reader, status, err);
+    }
     H5Pclose(fapl);
-    H5Eset_current_stack(why);
+    return status;
+}
 
-    return file;
+fsdp_status_t hdf5_close(hdf5_reader_t *reader, fsdp_status_t status,
+                         fsdp_error_t *err)
+{
+    if (reader->file >= 0) {
+        H5Fclose(reader->file);
+    }
+    close(reader->frame.fd);
+
+    if (reader->frame.error != 0) {
+        errno = reader->frame.error;
+        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m",
+                              reader->path);
+    }
+    return status;
 }
 
 bool hdf5_type_is_raw(fsdp_dtype_t dtype)

@@ -9,12 +9,8 @@
 
 #include <hdf5.h>
 
+#include "ckpt/format/hdf5_frame.h"
 #include "ckpt/fsdp_ckpt.h"
-
-/* H5Pset_file_locking() came with 1.10.7, but not with 1.12.0. */
-#define HDF5_HAVE_FILE_LOCKING  \
-    (H5_VERSION_GE(1, 12, 1) || \
-     (H5_VERS_MAJOR == 1 && H5_VERS_MINOR == 10 && H5_VERS_RELEASE >= 7))
 
 /* What hdf5_enter() found and hdf5_leave() restores. */
 typedef struct {
@@ -37,9 +33,29 @@ __attribute__((format(printf, 4, 5))) fsdp_status_t hdf5_error(
     fsdp_error_t *err, fsdp_status_t status, const char *path, const char *fmt,
     ...);
 
-/* Files are never changed once they are there, so that locks are not needed;
- * and some file systems have none. */
-hid_t hdf5_open_file(const char *path);
+/* A file that is read: by HDF5 through our driver, which locks nothing (files
+ * are never changed once they are there) and tells errors of the disk. */
+typedef struct {
+    const char *path; /* borrowed */
+    hdf5_frame_t frame;
+    hid_t file;
+} hdf5_reader_t;
+
+/**
+ * @param forget  What HDF5 decoded of a dataset, 13 KB of a virtual one, when
+ *                that is closed: not where H5Lvisit() is used, which leaves
+ *                groups behind then that HDF5 (1.10) crashes over at exit.
+ *
+ * @return FSDP_ERR_CORRUPT if it is no HDF5 file; after FSDP_OK only there is
+ *         something to close.
+ */
+fsdp_status_t hdf5_open(hdf5_reader_t *reader, const char *path, bool forget,
+                        fsdp_error_t *err);
+
+/* @return @a status, unless reading the file failed: whatever else was found
+ *         then is no news. */
+fsdp_status_t hdf5_close(hdf5_reader_t *reader, fsdp_status_t status,
+                         fsdp_error_t *err);
 
 /* HDF5's types for our element types.  Those of 8 bits and fewer that HDF5
  * cannot describe are H5T_STD_U8LE: the dataset's attribute `dtype` says what

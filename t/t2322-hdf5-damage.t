@@ -1,0 +1,93 @@
+#!/bin/sh
+
+test_description='HDF5 files that libhdf5 does not survive
+
+A child of the program reads them first: whatever libhdf5 makes of a damaged
+file, the program ends with an error that names it.'
+
+. "$SHARNESS_SH"
+
+# heaps FILE: where its heaps of texts begin.
+heaps() {
+	grep -abo GCOL "$1" | sed 's/:.*//'
+}
+
+# The length of the first entry of a heap: libhdf5 1.10.8 crashes over some of
+# these, takes 4 GiB over another, and goes in circles over a third.
+entry() {
+	seq $(($1 + 25)) $(($1 + 31))
+}
+
+test_expect_success PYTHON_H5PY 'a bit changed anywhere in a file of others' '
+	cat >make.py <<-\END &&
+	import h5py
+	import numpy as np
+	for name in "earliest", "latest":
+	    with h5py.File(name + ".h5", "w", libver=name) as f:
+	        f["w/a"] = np.arange(6, dtype="f4").reshape(2, 3)
+	        f["soft"] = h5py.SoftLink("/w/a")
+	        f["text"] = ["one", "three"]
+	        f["w/a"].attrs["names"] = np.array(["x", "yz"], h5py.string_dtype())
+	        f.create_dataset("c", data=np.eye(8), chunks=(4, 4), compression=1)
+	        for i in range(12):
+	            f["g/%d" % i] = np.int8(i)
+	            f["w"].attrs["a%d" % i] = i
+	END
+	"$PYTHON" make.py && most=300 &&
+	if test_have_prereq EXPENSIVE; then most=1000000; fi &&
+	for name in earliest latest; do
+		cp $name.h5 copy.h5 &&
+		"$FSDP_BUILDDIR/t/ckpt-damage" -s 1 -m $most $name.h5 copy.h5 ||
+			return 1
+	done
+'
+
+test_expect_success PYTHON_H5PY 'the lengths of texts' '
+	for heap in $(heaps earliest.h5); do
+		for at in $(entry "$heap"); do
+			cp earliest.h5 copy.h5 && flip copy.h5 "$at" &&
+			expect_code 65 fsdp-ls copy.h5 2>err &&
+			grep "^fsdp-ls: copy.h5: " err || return 1
+		done
+	done &&
+	expect_code 1 fsdp-verify copy.h5 >out && grep "^copy.h5: " out
+'
+
+# An index as if it had been written so.
+test_expect_success 'the names of files in an index whose checksum is right' '
+	cp -r "$FSDP_SRCDIR/t/data/ckpt-v1/full-w2" good && chmod -R u+w good &&
+	for at in $(entry "$(heaps good/index.h5 | head -n 1)"); do
+		rm -rf copy && cp -r good copy && flip copy/index.h5 "$at" &&
+		ckpt_reseal copy && expect_code 1 fsdp-verify copy >out &&
+		grep "^\(copy/\)\?index.h5: " out || return 1
+	done
+'
+
+test_expect_success FAULT 'a disk that fails is not taken for damage' '
+	cp "$FSDP_SRCDIR/t/data/ckpt-v1/plain.h5" . &&
+	for what in good plain.h5; do
+		FAULT_SAMPLE=20 fault_points readeio fsdp-verify -j 1 $what >points &&
+		test $(wc -l <points) -gt 15 &&
+		while read -r n kind call path; do
+			test "$call" = close ||
+				expect_code 74 fault "readeio:$n" fsdp-verify -j 1 $what 2>err ||
+				return 1
+		done <points || return 1
+	done
+'
+
+test_expect_success FAULT '… nor while an index is made anew' '
+	rm -rf copy && cp -r good copy && rm copy/manifest.json &&
+	cp -r copy before &&
+	FAULT_SAMPLE=20 fault_points readeio fsdp-verify --repair -j 1 copy \
+		>points && test $(wc -l <points) -gt 15 &&
+	while read -r n kind call path; do
+		rm -rf copy && cp -r before copy &&
+		fault "readeio:$n" fsdp-verify --repair -j 1 copy >out 2>err
+		rc=$?
+		test $rc = 74 || { test $rc = 0 && test "$call" != pread; } ||
+			return 1
+	done <points
+'
+
+test_done
