@@ -19,6 +19,7 @@
 
 #include "ckpt/engine.h"
 #include "ckpt/link.h"
+#include "ckpt/lustre.h"
 #include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/clock.h"
@@ -27,6 +28,10 @@
 #include "lib/util/text.h"
 
 #define ID_MOST 128
+
+/* Files that are worth to be spread over storage targets: fewer and larger. */
+#define FEW_FILES  8
+#define LARGE_FILE (1ull << 30)
 
 fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err)
 {
@@ -178,6 +183,55 @@ static void note_unshared(const convert_t *convert, int error)
     }
 }
 
+/* Bytes that the target will take, with room for what describes it. */
+static uint64_t estimate(const convert_t *convert)
+{
+    const catalog_t *dst = &convert->dst;
+    uint64_t bytes = dst->num_pieces * 2048 + dst->num_tensors * 512 +
+                     (uint64_t)dst->num_files * 65536;
+
+    for (uint64_t t = 0; t < dst->num_tensors && !convert->config->shows; t++) {
+        bytes += dst->tensors[t].bytes;
+    }
+
+    return bytes;
+}
+
+/* @param path  A file of the target, or the directory that it is to be in. */
+static void note_narrow(const convert_t *convert, const char *path)
+{
+    uint32_t files = convert->dst.num_files;
+    char *text;
+
+    if (convert->config->note == NULL || convert->rank > 0 || files == 0 ||
+        files >= FEW_FILES || estimate(convert) / files < LARGE_FILE ||
+        !lustre_is_narrow(path)) {
+        return;
+    }
+
+    text = io_path("note: %s: Lustre keeps each of these large files on one "
+                   "storage target: 'lfs setstripe -c 8 %s' before they are "
+                   "written spreads them",
+                   convert->parent, convert->parent);
+    if (text != NULL) {
+        convert->config->note(text, convert->config->note_arg);
+    }
+    free(text);
+}
+
+static fsdp_status_t create_files(convert_t *convert, fsdp_error_t *err)
+{
+    char *path;
+
+    FSDP_TRY(convert_create_files(convert, err));
+    path = io_path("%s/%s", convert->dir, convert->dst.files[0].path);
+    if (path != NULL) {
+        note_narrow(convert, path);
+    }
+    free(path);
+    return FSDP_OK;
+}
+
 static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                           fsdp_error_t *err)
 {
@@ -191,7 +245,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     if (config->shows) {
         return convert_show(convert, err);
     }
-    FSDP_TRY(convert_create_files(convert, err));
+    FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
     if (convert->world > 1) {
         FSDP_TRY(engine_sums_init(&convert->sums, &convert->src, err));
@@ -399,20 +453,6 @@ static fsdp_status_t check_config(convert_t *convert, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* Bytes that the target will take, with room for what describes it. */
-static uint64_t estimate(const convert_t *convert)
-{
-    const catalog_t *dst = &convert->dst;
-    uint64_t bytes = dst->num_pieces * 2048 + dst->num_tensors * 512 +
-                     (uint64_t)dst->num_files * 65536;
-
-    for (uint64_t t = 0; t < dst->num_tensors && !convert->config->shows; t++) {
-        bytes += dst->tensors[t].bytes;
-    }
-
-    return bytes;
-}
-
 /* Or, where @a status says that this rank has failed, let the others know. */
 static fsdp_status_t begin_commit(convert_t *convert, const char *id,
                                   fsdp_status_t status, fsdp_error_t *err)
@@ -533,6 +573,8 @@ fsdp_status_t fsdp_ckpt_convert(const fsdp_ckpt_convert_config_t *config,
     status = prepare(&convert, id, &bytes_free, err);
     if (!config->dry_run) {
         status = begin_commit(&convert, id, status, err);
+    } else if (status == FSDP_OK) {
+        note_narrow(&convert, convert.parent);
     }
     if (!config->dry_run && status == FSDP_OK) {
         status = write_target(&convert, &engine, err);

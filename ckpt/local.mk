@@ -61,6 +61,8 @@ libckptcore_la_SOURCES = \
 	ckpt/layout.c \
 	ckpt/link.c \
 	ckpt/link.h \
+	ckpt/lustre.c \
+	ckpt/lustre.h \
 	ckpt/nest.c \
 	ckpt/nest.h \
 	ckpt/number.c \

@@ -104,6 +104,7 @@ dist_check_SCRIPTS += \
 	t/t3015-ends.t \
 	t/t3018-verify-ranks.t \
 	t/t3020-parts.t \
+	t/t3019-lustre.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
@@ -309,6 +310,12 @@ t_libfault_la_SOURCES = t/fault.c
 t_libfault_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 t_libfault_la_LIBADD = -ldl
 t_libfault_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
+
+# Preloaded by t3019.
+check_LTLIBRARIES += t/liblustre.la
+t_liblustre_la_SOURCES = t/lustre.c
+t_liblustre_la_CFLAGS = $(AM_CFLAGS) -fvisibility=default
+t_liblustre_la_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 
 # Preloaded by t3014.
 check_LTLIBRARIES += t/libclone.la
