@@ -710,7 +710,7 @@ static void prepare(settings_t *set)
 static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
 {
     fsdp_ckpt_format_t format = set->convert.format;
-    json_t *meta = json_loads(source->meta_json, 0, NULL);
+    json_t *meta = json_loads(source->meta_json, JSON_ALLOW_NUL, NULL);
     bool has_step = source->step >= 0 && !keeps_step(format);
     bool has_meta;
     char *text;

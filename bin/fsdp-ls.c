@@ -608,7 +608,7 @@ static json_t *json_values(const list_t *list)
 
 static json_t *json_meta(const list_t *list)
 {
-    json_t *meta = json_loads(list->info.meta_json, 0, NULL);
+    json_t *meta = json_loads(list->info.meta_json, JSON_ALLOW_NUL, NULL);
 
     return (meta != NULL) ? meta : cli_json_text(list->info.meta_json);
 }

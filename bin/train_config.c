@@ -107,7 +107,7 @@ static fsdp_status_t read_checkpoint(train_t *train, const char *path,
     FSDP_TRY(fsdp_ckpt_open(path, &ckpt, err));
     fsdp_ckpt_get_info(ckpt, &info);
     train->source = cli_strdup(info.path);
-    meta = json_loads(info.meta_json, 0, NULL);
+    meta = json_loads(info.meta_json, JSON_ALLOW_NUL, NULL);
     user = json_object_get(meta, "user");
     train->saved = json_incref(json_is_object(user) ? user : meta);
     json_decref(meta);

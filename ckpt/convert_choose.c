@@ -180,7 +180,7 @@ fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err)
     for (size_t i = 0; i < config->num_rename; i++) {
         FSDP_TRY_GOTO(check_rule(convert, i, err), err_free);
     }
-    if (convert->num_wanted == 0) {
+    if (convert->num_wanted == 0 && src->num_tensors > 0) {
         status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                                 "%s: none of its %" PRIu64 " tensors is chosen",
                                 src->path, src->num_tensors);
@@ -308,6 +308,15 @@ static fsdp_status_t keep_value(convert_t *convert,
 
     FSDP_TRY(
         value_parse(value->name, value->json, strlen(value->json), &json, err));
+    missing = value_unread(json);
+    if (missing != NULL) {
+        status = fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "%s: %s: %s: leave it out with --exclude '%s'",
+                                convert->src.path, value->name, missing,
+                                value->name);
+        json_decref(json);
+        return status;
+    }
     missing = rename_tensors(convert, json);
     if (missing != NULL) {
         status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,

@@ -164,7 +164,8 @@ static fsdp_status_t compare_metadata(diff_t *diff, fsdp_error_t *err)
     for (unsigned side = 0; side < DIFF_SIDES && status == FSDP_OK; side++) {
         json_error_t error;
 
-        metas[side] = json_loads(diff->infos[side].meta_json, 0, &error);
+        metas[side] =
+            json_loads(diff->infos[side].meta_json, JSON_ALLOW_NUL, &error);
         if (!json_is_object(metas[side]) ||
             json_object_set_new(metas[side], "step",
                                 json_integer(diff->infos[side].step)) != 0) {

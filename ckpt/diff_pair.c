@@ -129,24 +129,37 @@ static fsdp_status_t add_pair(diff_t *diff, const char *name, uint64_t a,
     return FSDP_OK;
 }
 
+/* Does the pattern fit a tensor of this side, or a value? */
+static bool fits(const diff_t *diff, unsigned side, const char *pattern)
+{
+    const fsdp_ckpt_info_t *info = &diff->infos[side];
+
+    for (uint64_t t = 0; t < info->num_tensors; t++) {
+        if (select_pattern_match(pattern, tensor_name(diff, side, t))) {
+            return true;
+        }
+    }
+    for (uint64_t v = 0; v < info->num_values; v++) {
+        const char *name, *json;
+
+        fsdp_ckpt_get_value(diff->ckpts[side], v, &name, &json);
+        if (select_pattern_match(pattern, name)) {
+            return true;
+        }
+    }
+
+    return false;
+}
+
 /* A pattern that fits no name is a mistake that would pass as "the same". */
 static fsdp_status_t check_patterns(const diff_t *diff,
                                     const char *const *patterns, size_t num,
                                     fsdp_error_t *err)
 {
     for (size_t i = 0; i < num; i++) {
-        bool found = false;
-
-        for (unsigned side = 0; side < DIFF_SIDES; side++) {
-            for (uint64_t t = 0; t < diff->infos[side].num_tensors && !found;
-                 t++) {
-                found = select_pattern_match(patterns[i],
-                                             tensor_name(diff, side, t));
-            }
-        }
-        if (!found) {
+        if (!fits(diff, 0, patterns[i]) && !fits(diff, 1, patterns[i])) {
             return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                  "no tensor of %s or %s fits the pattern '%s'",
+                                  "nothing in %s or %s fits the pattern '%s'",
                                   diff->paths[0], diff->paths[1], patterns[i]);
         }
     }

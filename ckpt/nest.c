@@ -31,7 +31,7 @@ fsdp_status_t nest_keep(catalog_t *cat, const json_t *notes, fsdp_error_t *err)
     const json_t *root = json_object_get(notes, "");
     bool plain = json_object_size(notes) == (root != NULL) &&
                  json_object_size(root) == 0;
-    json_t *meta = plain ? NULL : json_loads(cat->meta, 0, NULL);
+    json_t *meta = plain ? NULL : json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
     char *text = NULL;
 
     if (plain) {
@@ -507,7 +507,8 @@ static fsdp_status_t read_notes(nest_t *nest, fsdp_error_t *err)
 
 fsdp_status_t nest_make(const catalog_t *cat, nest_t *nest_p, fsdp_error_t *err)
 {
-    nest_t nest = {.cat = cat, .meta = json_loads(cat->meta, 0, NULL)};
+    nest_t nest = {.cat = cat,
+                   .meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL)};
     fsdp_status_t status = read_notes(&nest, err);
     uint32_t root;
 

@@ -241,8 +241,7 @@ static fsdp_status_t refuse_made(const char *function, const char *what,
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (strcmp(function, kinds[i][0]) == 0) {
             return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                  "%s: is a %s tensor, which is not read here: "
-                                  "save a plain one",
+                                  "%s: is a %s tensor, which is not read here",
                                   what, kinds[i][1]);
         }
     }

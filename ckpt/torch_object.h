@@ -107,8 +107,9 @@ typedef fsdp_status_t (*torch_found_f)(const char *name, pickle_ref_t ref,
  * and "$items".
  *
  * @param name    Of the value: tensors inside it are named NAME.PATH.
- * @param tensor  Called for tensors inside it, plain and sharded ones; NULL:
- *                they are objects like others.
+ * @param tensor  Called for tensors inside it, plain and sharded ones; those
+ *                for which it returns FSDP_ERR_UNSUPPORTED become "$unread".
+ *                NULL: they are objects like others.
  * @param text_p  The caller frees it.
  *
  * @return FSDP_ERR_UNSUPPORTED if it is too deep or too large (16 MiB).
@@ -125,7 +126,8 @@ fsdp_status_t torch_value_json(const pickle_t *pickle, pickle_ref_t ref,
  * @param nesting  An object that gets a member for each dict and list, as
  *                 nest.h describes them; NULL: none.
  * @param tensor   Called for tensors, plain and sharded ones.
- * @param value    Called for everything else.
+ * @param value    Called for everything else, and for tensors for which @a
+ *                 tensor has returned FSDP_ERR_UNSUPPORTED.
  */
 fsdp_status_t torch_walk(const pickle_t *pickle, pickle_ref_t ref,
                          const char *prefix, json_t *nesting,

@@ -581,9 +581,34 @@ static fsdp_status_t put_known(walk_t *walk, pickle_ref_t ref, unsigned depth)
     return put_object(walk, ref, depth);
 }
 
+/* What is not read here says why, without the names that messages begin with:
+ * they differ from rank to rank. */
+static fsdp_status_t put_unread(walk_t *walk, pickle_ref_t ref)
+{
+    fsdp_error_t why = {.text = ": is not read here"};
+    torch_sharded_t sharded = {0};
+    torch_tensor_t tensor;
+
+    if (torch_is_sharded(walk->pickle, ref)) {
+        (void)torch_sharded(walk->pickle, ref, 0, "", &sharded, &why);
+        torch_sharded_free(&sharded);
+    } else {
+        (void)torch_tensor(walk->pickle, ref, "", &tensor, &why);
+    }
+    FSDP_TRY(put(walk, "{\"$unread\": "));
+    FSDP_TRY(put_text(walk, why.text + 2));
+    return put(walk, "}");
+}
+
 static fsdp_status_t put_tensor(walk_t *walk, pickle_ref_t ref)
 {
-    FSDP_TRY(walk->tensor(walk->name.data, ref, walk->arg, walk->err));
+    fsdp_status_t status =
+        walk->tensor(walk->name.data, ref, walk->arg, walk->err);
+
+    if (status == FSDP_ERR_UNSUPPORTED) {
+        return put_unread(walk, ref);
+    }
+    FSDP_TRY(status);
     FSDP_TRY(put(walk, "{\"$tensor\": "));
     FSDP_TRY(put_text(walk, walk->name.data));
     return put(walk, "}");
@@ -642,7 +667,8 @@ static fsdp_status_t put_value(walk_t *walk, pickle_ref_t ref, unsigned depth)
                    ? put_tensor(walk, ref)
                    : put_known(walk, ref, depth + 1);
     case PICKLE_PERSID:
-        return put(walk, "{\"$class\": \"torch.storage\"}");
+        return put(walk, "{\"$unread\": \"is a storage and no tensor, which is "
+                         "not read here\"}");
     default:
         return put(walk, "null");
     }
@@ -843,7 +869,12 @@ static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
                             json_pack("{s:s}", "is", nest_is_text(NEST_LEAF)));
     }
     if (is_any_tensor(pickle, ref)) {
-        return walk->tensor(walk->name.data, ref, walk->arg, walk->err);
+        fsdp_status_t status =
+            walk->tensor(walk->name.data, ref, walk->arg, walk->err);
+
+        return (status == FSDP_ERR_UNSUPPORTED)
+                   ? walk->value(walk->name.data, ref, walk->arg, walk->err)
+                   : status;
     }
     if (!is_dict &&
         (pickle_kind(pickle, ref) != PICKLE_LIST || !is_split(walk, ref, 0))) {

@@ -575,6 +575,9 @@ static bool equal_objects(const json_t *a, const json_t *b,
     if (left != NULL && right != NULL && compare->tensor != NULL) {
         return compare->tensor(left, right, compare->arg);
     }
+    if (only_member(a, "$unread") != NULL) {
+        return false;
+    }
     if (only_member(a, "$dict") != NULL || only_member(b, "$dict") != NULL) {
         return equal_dicts(a, b, compare, depth);
     }
@@ -604,6 +607,24 @@ bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
     return equal(a, b, &compare, 0);
 }
 
+const char *value_unread(const json_t *value)
+{
+    const char *why = json_string_value(only_member(value, "$unread")), *key;
+    json_t *inner;
+    size_t i;
+
+    json_object_foreach((json_t *)value, key, inner)
+    {
+        why = (why != NULL) ? why : value_unread(inner);
+    }
+    json_array_foreach(value, i, inner)
+    {
+        why = (why != NULL) ? why : value_unread(inner);
+    }
+
+    return why;
+}
+
 bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p)
 {
     json_t *meta = NULL, *number = NULL;
@@ -614,7 +635,7 @@ bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p)
         number = meta =
             json_loads(cat->values[value].json, JSON_DECODE_ANY, NULL);
     } else {
-        meta = json_loads(cat->meta, 0, NULL);
+        meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
         number = json_object_get(
             json_object_get(json_object_get(meta, "user"), "config"), name);
     }

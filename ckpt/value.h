@@ -18,6 +18,8 @@
  *     {"$tensor": {"shape": […], "dtype": "float32", "sha256": "…"}}
  *                          a tensor, in the manifest of fsdp-verify
  *
+ *     {"$unread": "why"}   what is in the file and is not read here
+ *
  * Integers may have any number of digits; floats have a point or an exponent
  * (3.0 is no 3).  Manifests have all keys as texts: the integer key 3 is "3".
  */
@@ -45,6 +47,9 @@ fsdp_status_t value_parse(const char *what, const char *text, size_t size,
 /* JSON text of a value that value_parse() gave; the caller frees it; NULL: no
  * memory. */
 char *value_text(const json_t *value);
+
+/* Why something in a value was not read, or NULL: it was.  Borrowed. */
+const char *value_unread(const json_t *value);
 
 /* A number that is known by this name: an integer value, or one of the model's
  * configuration (config.json).
@@ -75,7 +80,7 @@ typedef bool (*value_tensor_f)(const json_t *a, const json_t *b, void *arg);
 
 /* Equal by what they say: the order of keys and of a set's members does not
  * matter, NaN equals NaN, 3 is not 3.0; of two of an unknown class, one
- * without "$repr" equals any. */
+ * without "$repr" equals any; what was not read equals nothing. */
 bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
                  void *arg);
 

@@ -464,14 +464,16 @@ static fsdp_status_t add_inner(const char *name, pickle_ref_t ref, void *arg,
                     err);
 }
 
-/* The same name in the metadata of another rank.
+/* The same name in the metadata of another rank, or in another chunk of what
+ * is not read.
  * @return NULL: none. */
-static const char *find_value(const loader_t *loader, const char *name)
+static const char *find_value(const loader_t *loader, const dcp_entry_t *entry)
 {
     const catalog_t *cat = loader->cat;
+    uint64_t num = (loader->is_local || entry->is_unread) ? cat->num_values : 0;
 
-    for (uint64_t i = 0; loader->is_local && i < cat->num_values; i++) {
-        if (strcmp(cat->values[i].name, name) == 0) {
+    for (uint64_t i = 0; i < num; i++) {
+        if (strcmp(cat->values[i].name, entry->name) == 0) {
             return cat->values[i].json;
         }
     }
@@ -491,7 +493,7 @@ static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
 
     FSDP_TRY(torch_value_json(archive->pickle, pickle_root(archive->pickle),
                               name, add_inner, &inner, &text, err));
-    before = find_value(loader, name);
+    before = find_value(loader, archive->entry);
     if (before == NULL) {
         status = catalog_add_value(loader->cat, name, text, err);
     } else if (strcmp(before, text) == 0) {
@@ -787,7 +789,7 @@ static fsdp_status_t load_ranks(loader_t *loader, const char *dir,
 /* What directories before this one have noted of containers. */
 static json_t *noted(const catalog_t *cat)
 {
-    json_t *meta = json_loads(cat->meta, 0, NULL);
+    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
     json_t *nesting = json_incref(json_object_get(meta, NEST_KEY));
 
     json_decref(meta);

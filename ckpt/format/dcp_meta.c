@@ -237,10 +237,8 @@ static fsdp_status_t read_entry(reader_t *reader, uint32_t index,
 
     dtype = dtype_name(pickle, pickle_attr(pickle, value, "properties"));
     if (!torch_dtype(dtype, &entry->dtype)) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: tensor %s: elements of type %s are not "
-                              "known here",
-                              reader->meta->path, entry->name, dtype);
+        entry->is_bytes = entry->is_unread = true;
+        return FSDP_OK;
     }
     FSDP_TRY(
         read_shape(reader, entry, pickle_attr(pickle, value, "size"), err));

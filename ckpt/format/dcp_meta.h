@@ -19,6 +19,7 @@
 typedef struct {
     const char *name; /* in the pickle */
     bool is_bytes;    /* a value, not a tensor: the rest is not set */
+    bool is_unread;   /* ... because its type is not known here */
     fsdp_dtype_t dtype;
     uint32_t ndim;
     uint64_t dims_first; /* index into dcp_meta_t.dims */

@@ -268,7 +268,7 @@ static fsdp_status_t add_optimizer(catalog_t *cat, const json_t *meta,
 
 fsdp_status_t dcp_prepare(catalog_t *cat, fsdp_error_t *err)
 {
-    json_t *meta = json_loads(cat->meta, 0, NULL);
+    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
     fsdp_status_t status;
     bool *inner;
 

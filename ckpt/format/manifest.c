@@ -230,7 +230,7 @@ fsdp_status_t manifest_write(const catalog_t *cat,
     char *text = NULL;
     json_error_t why;
 
-    meta = json_loads(cat->meta, JSON_REJECT_DUPLICATES, &why);
+    meta = json_loads(cat->meta, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!json_is_object(meta)) {
         status = fsdp_error_set(
             err, FSDP_ERR_INVALID_PARAM,
@@ -456,7 +456,8 @@ static fsdp_status_t parse(manifest_t *manifest, const char *text, size_t size,
     json_error_t why;
 
     FSDP_TRY(check_tail(manifest, text, size, err));
-    manifest->root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    manifest->root =
+        json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!json_is_object(manifest->root)) {
         return corrupt(manifest, err, "line %d: %s", why.line, why.text);
     }

@@ -138,8 +138,9 @@ static void text_sharding(buffer_t *text, const item_t *items, size_t num,
 {
     buffer_t inner = {0};
 
+    buffer_add(&inner, "{", 1);
     for (size_t i = 0; i < num; i++) {
-        buffer_add(&inner, (i > 0) ? ", " : "{", (i > 0) ? 2 : 1);
+        buffer_add(&inner, ", ", (i > 0) ? 2 : 0);
         text_string(&inner, items[i].tensor->name);
         text_printf(&inner, ": {\"" SAFETENSORS_OFFSETS "\": ");
         text_numbers(&inner, items[i].start, items[i].tensor->ndim);
@@ -173,7 +174,7 @@ static void text_extra(buffer_t *text, const catalog_t *cat, bool *first)
 static void text_metadata(buffer_t *text, const catalog_t *cat, uint32_t file,
                           const item_t *items, size_t num)
 {
-    json_t *meta = json_loads(cat->meta, 0, NULL), *value;
+    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL), *value;
     json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA);
     bool is_shard = cat->format == FSDP_CKPT_DCP_HF, first = true;
     const char *key;

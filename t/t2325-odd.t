@@ -1,0 +1,67 @@
+#!/bin/sh
+
+test_description='state dicts with odd things in them, by PyTorch'
+
+. "$SHARNESS_SH"
+
+want_torch 'import torch'
+
+test_expect_success TORCH 'made by PyTorch' '
+	"$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	import torch
+	def save(name, **state):
+	    torch.save(state, name + ".pt")
+	w = torch.ones(2)
+	quant = torch.quantize_per_tensor(w, 0.5, 0, torch.qint8)
+	save("quant", w=w, bad=quant)
+	save("sparse", w=w, bad=torch.eye(2).to_sparse())
+	save("inner", w=w, bad=(1, torch.eye(2).to_sparse()))
+	save("storage", w=w, bad=torch.ones(2).storage())
+	save("nul", w=w, s="a\0b")
+	save("none")
+	save("values", a=1, b={"c": "x"})
+	if not torch.__version__.startswith("1."):
+	    import torch.distributed.checkpoint as dcp
+	    half = torch.ones(3, dtype=torch.complex32)
+	    save("half", bad=half, w=w)
+	    dcp.save({"bad": half, "w": w}, checkpoint_id="half", no_dist=True)
+	EOF
+'
+
+# not_read WORD CKPT: the rest of it is, and "bad" goes nowhere unseen.
+not_read() {
+	fsdp-ls "$2" >out && grep "^w  *f32" out && grep "^bad .*unread.*$1" out &&
+	expect_code 2 fsdp-convert "$2" "$2.h5" 2>err && test ! -e "$2.h5" &&
+	grep "$1.*--exclude 'bad'" err &&
+	expect_code 1 fsdp-diff "$2" "$2" >out && grep "$1" out &&
+	fsdp-convert --exclude bad "$2" "$2.h5" &&
+	fsdp-diff --exclude bad "$2" "$2.h5"
+}
+
+test_expect_success TORCH 'what is not read stays alone' '
+	not_read quantized quant.pt && not_read sparse sparse.pt &&
+	not_read sparse inner.pt && not_read storage storage.pt &&
+	if test -e half.pt # PyTorch 1 cannot save it
+	then not_read complex32 half.pt && not_read complex32 half
+	fi
+'
+
+test_expect_success TORCH 'a NUL in a text' '
+	for to in hdf5 hdf5-file safetensors dcp dcp-hf; do
+		fsdp-convert --to $to nul.pt nul-$to && fsdp-verify nul-$to &&
+		fsdp-convert --to hdf5 nul-$to nul-$to-back &&
+		fsdp-diff nul.pt nul-$to-back || return 1
+	done
+'
+
+test_expect_success TORCH 'no tensor at all' '
+	for from in none values; do
+		for to in hdf5 hdf5-file safetensors dcp dcp-hf torch; do
+			at=$from-$to
+			fsdp-convert --to $to $from.pt $at &&
+			fsdp-verify $at && fsdp-diff $from.pt $at || return 1
+		done
+	done
+'
+
+test_done
