@@ -7,7 +7,7 @@ test_description='state dicts with odd things in them, by PyTorch'
 want_torch 'import torch'
 
 test_expect_success TORCH 'made by PyTorch' '
-	"$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	mkdir zero && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
 	import torch
 	def save(name, **state):
 	    torch.save(state, name + ".pt")
@@ -20,6 +20,14 @@ test_expect_success TORCH 'made by PyTorch' '
 	save("nul", w=w, s="a\0b")
 	save("none")
 	save("values", a=1, b={"c": "x"})
+	save("zero/mp_rank_00_model_states", module={"w": w}, buffer_names=[],
+	     param_shapes=[{"w": w.shape}], t=torch.arange(3), step=(w, 4))
+	adam = {"step": 1, "exp_avg": w, "exp_avg_sq": w}
+	save("zero/zero_pp_rank_0_mp_rank_00_optim_states", optimizer_state_dict={
+	     "zero_stage": 2, "partition_count": 1, "group_paddings": [0],
+	     "single_partition_of_fp32_groups": [w],
+	     "base_optimizer_state": {"state": {0: adam},
+	                              "param_groups": [{"params": [0]}]}})
 	if not torch.__version__.startswith("1."):
 	    import torch.distributed.checkpoint as dcp
 	    half = torch.ones(3, dtype=torch.complex32)
@@ -61,6 +69,14 @@ test_expect_success TORCH 'no tensor at all' '
 			fsdp-convert --to $to $from.pt $at &&
 			fsdp-verify $at && fsdp-diff $from.pt $at || return 1
 		done
+	done
+'
+
+test_expect_success TORCH 'tensors that a training program left with DeepSpeed' '
+	fsdp-ls zero >out && grep "^client_state.t  *i64" out &&
+	for to in hdf5 torch universal safetensors; do
+		fsdp-convert --to $to zero zero-$to && fsdp-verify zero-$to &&
+		fsdp-diff zero zero-$to || return 1
 	done
 '
 

@@ -488,11 +488,18 @@ static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
 {
     inner_t inner = {.loader = loader, .archive = archive};
     const char *name = archive->entry->name, *before;
+    pickle_ref_t root = pickle_root(archive->pickle);
     fsdp_status_t status;
     char *text, *unique;
 
-    FSDP_TRY(torch_value_json(archive->pickle, pickle_root(archive->pickle),
-                              name, add_inner, &inner, &text, err));
+    if (torch_is_tensor(archive->pickle, root)) {
+        status = add_inner(name, root, &inner, err);
+        if (status != FSDP_ERR_UNSUPPORTED) {
+            return status;
+        }
+    }
+    FSDP_TRY(torch_value_json(archive->pickle, root, name, add_inner, &inner,
+                              &text, err));
     before = find_value(loader, archive->entry);
     if (before == NULL) {
         status = catalog_add_value(loader->cat, name, text, err);

@@ -274,6 +274,12 @@ fsdp_status_t zero_file_add_value(zero_file_t *file, const char *name,
     fsdp_status_t status;
     char *text = NULL;
 
+    if (torch_is_tensor(file->file.pickle, ref)) {
+        status = found_tensor(name, ref, file, err);
+        if (status != FSDP_ERR_UNSUPPORTED) {
+            return status;
+        }
+    }
     FSDP_TRY(torch_value_json(file->file.pickle, ref, name, found_tensor, file,
                               &text, err));
     status = catalog_add_value(file->cat, name, text, err);
