@@ -7,7 +7,7 @@ test_description='state dicts with odd things in them, by PyTorch'
 want_torch 'import torch'
 
 test_expect_success TORCH 'made by PyTorch' '
-	mkdir zero && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	mkdir zero plain && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
 	import torch
 	def save(name, **state):
 	    torch.save(state, name + ".pt")
@@ -23,6 +23,8 @@ test_expect_success TORCH 'made by PyTorch' '
 	save("zero/mp_rank_00_model_states", module={"w": w}, buffer_names=[],
 	     param_shapes=[{"w": w.shape}], t=torch.arange(3), step=(w, 4))
 	adam = {"step": 1, "exp_avg": w, "exp_avg_sq": w}
+	save("plain/mp_rank_00_model_states", module={"w": w}, optimizer={
+	     "state": {0: {"exp_avg": w + 1}}, "param_groups": [{"lr": 0.5}]})
 	save("zero/zero_pp_rank_0_mp_rank_00_optim_states", optimizer_state_dict={
 	     "zero_stage": 2, "partition_count": 1, "group_paddings": [0],
 	     "single_partition_of_fp32_groups": [w],
@@ -78,6 +80,13 @@ test_expect_success TORCH 'tensors that a training program left with DeepSpeed' 
 		fsdp-convert --to $to zero zero-$to && fsdp-verify zero-$to &&
 		fsdp-diff zero zero-$to || return 1
 	done
+'
+
+test_expect_success TORCH 'DeepSpeed without ZeRO: the optimizer is there whole' '
+	fsdp-ls plain >out && grep "^module.w  *f32" out &&
+	grep "^optimizer.state.0.exp_avg  *f32" out &&
+	grep "^optimizer.param_groups.0.lr  *0.5" out &&
+	fsdp-convert --to hdf5 plain plain.h5 && fsdp-diff plain plain.h5
 '
 
 test_done

@@ -599,7 +599,7 @@ static fsdp_status_t check_world(const zero_t *zero, const zero_file_t *model,
     return FSDP_OK;
 }
 
-/* Weights without an optimizer's state. */
+/* Without ZeRO: the weights, and an optimizer's state as it is. */
 static fsdp_status_t fill_model(zero_file_t *model, fsdp_error_t *err)
 {
     const pickle_t *pickle = model->file.pickle;
@@ -617,10 +617,7 @@ static fsdp_status_t fill_model(zero_file_t *model, fsdp_error_t *err)
                              stage);
     }
     if (optimizer != 0 && pickle_kind(pickle, optimizer) != PICKLE_NONE) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: holds an optimizer's state that is not "
-                              "partitioned, which is not read here",
-                              model->file.path);
+        FSDP_TRY(zero_file_add_all(model, "optimizer.", optimizer, err));
     }
 
     return zero_file_add_module(model, NULL, err);

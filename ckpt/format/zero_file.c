@@ -287,6 +287,19 @@ fsdp_status_t zero_file_add_value(zero_file_t *file, const char *name,
     return status;
 }
 
+static fsdp_status_t found_value(const char *name, pickle_ref_t ref, void *arg,
+                                 fsdp_error_t *err)
+{
+    return zero_file_add_value(arg, name, ref, err);
+}
+
+fsdp_status_t zero_file_add_all(zero_file_t *file, const char *prefix,
+                                pickle_ref_t ref, fsdp_error_t *err)
+{
+    return torch_walk(file->file.pickle, ref, prefix, NULL, found_tensor,
+                      found_value, file, err);
+}
+
 /* --- Model states --------------------------------------------------------- */
 
 /* Of the weights and their layout: read, not kept as values. */
@@ -394,8 +407,10 @@ static fsdp_status_t module_value(const char *name, pickle_ref_t ref, void *arg,
 {
     module_t *module = arg;
 
-    return module->late ? FSDP_OK
-                        : zero_file_add_value(module->file, name, ref, err);
+    /* One that is no tensor was there when the owners were added. */
+    return (module->late && !torch_is_tensor(module->file->file.pickle, ref))
+               ? FSDP_OK
+               : zero_file_add_value(module->file, name, ref, err);
 }
 
 fsdp_status_t zero_file_add_module(zero_file_t *file, const map_t *skip,

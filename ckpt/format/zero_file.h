@@ -64,9 +64,13 @@ fsdp_status_t zero_file_flat(const zero_file_t *file, pickle_ref_t ref,
 fsdp_status_t zero_file_add(zero_file_t *file, const char *name,
                             pickle_ref_t ref, fsdp_error_t *err);
 
-/* Add a value, and the tensors inside it. */
+/* Add a value, and the tensors inside it; if it is a tensor, that alone. */
 fsdp_status_t zero_file_add_value(zero_file_t *file, const char *name,
                                   pickle_ref_t ref, fsdp_error_t *err);
+
+/* Add all of a state dict, taken apart, its names behind the prefix. */
+fsdp_status_t zero_file_add_all(zero_file_t *file, const char *prefix,
+                                pickle_ref_t ref, fsdp_error_t *err);
 
 /**
  * Add what mp_rank_…_model_states.pt and its like hold beside the weights: the
