@@ -106,6 +106,10 @@ fsdp_status_t diff_report(diff_t *diff, fsdp_error_t *err)
 
 /* --- Metadata ------------------------------------------------------------- */
 
+static fsdp_status_t compare_objects(diff_t *diff, const char *path, json_t *a,
+                                     json_t *b, fsdp_error_t *err);
+
+/* Of objects, what in them differs. */
 static fsdp_status_t differ_in(diff_t *diff, const char *key, json_t *a,
                                json_t *b, fsdp_error_t *err)
 {
@@ -116,6 +120,9 @@ static fsdp_status_t differ_in(diff_t *diff, const char *key, json_t *a,
 
     if (json_equal(a, b)) {
         return FSDP_OK;
+    }
+    if (json_is_object(a) && json_is_object(b)) {
+        return compare_objects(diff, key, a, b, err);
     }
 
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
@@ -136,20 +143,36 @@ static fsdp_status_t differ_in(diff_t *diff, const char *key, json_t *a,
     return status;
 }
 
-static fsdp_status_t compare_objects(diff_t *diff, json_t *a, json_t *b,
-                                     fsdp_error_t *err)
+static fsdp_status_t differ_below(diff_t *diff, const char *path,
+                                  const char *key, json_t *a, json_t *b,
+                                  fsdp_error_t *err)
+{
+    char *longer = (*path != '\0') ? io_path("%s.%s", path, key) : strdup(key);
+    fsdp_status_t status =
+        (longer != NULL)
+            ? differ_in(diff, longer, a, b, err)
+            : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory for a line");
+
+    free(longer);
+    return status;
+}
+
+/* @param path  Of the objects, "" at the top. */
+static fsdp_status_t compare_objects(diff_t *diff, const char *path, json_t *a,
+                                     json_t *b, fsdp_error_t *err)
 {
     const char *key;
     json_t *value;
 
     json_object_foreach(a, key, value)
     {
-        FSDP_TRY(differ_in(diff, key, value, json_object_get(b, key), err));
+        FSDP_TRY(
+            differ_below(diff, path, key, value, json_object_get(b, key), err));
     }
     json_object_foreach(b, key, value)
     {
         if (json_object_get(a, key) == NULL) {
-            FSDP_TRY(differ_in(diff, key, NULL, value, err));
+            FSDP_TRY(differ_below(diff, path, key, NULL, value, err));
         }
     }
 
@@ -175,7 +198,7 @@ static fsdp_status_t compare_metadata(diff_t *diff, fsdp_error_t *err)
         }
     }
     if (status == FSDP_OK) {
-        status = compare_objects(diff, metas[0], metas[1], err);
+        status = compare_objects(diff, "", metas[0], metas[1], err);
     }
     json_decref(metas[0]);
     json_decref(metas[1]);

@@ -92,6 +92,11 @@ static const struct {
      "kind model/* = model.*\n"
      "kind optim/{kind}/* = optim.state.*.{kind}\n"
      "* = *\n"                                         },
+    {"universal",
+     "# A checkpoint of libfsdp = master weights and states as DeepSpeed's\n"
+     "kind model/* = fp32.*\n"
+     "kind optim/{kind}/* = {kind}.*\n"
+     "* = *\n"                                         },
     {"wrappers",    "# Names without what wrappers of modules put into them\n"
                  "strip module.\n"
                  "strip _fsdp_wrapped_module.\n"

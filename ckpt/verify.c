@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -115,6 +116,22 @@ static bool is_listed(const verify_t *verify, const catalog_t *cat,
            ranks_is_own(&verify->ranks, name);
 }
 
+/* May a file of that name be there?  In a checkpoint of ours it may not if it is
+ * not listed.  Others have much beside them, but no data of another set of
+ * safetensors, as one of more files that was written there before. */
+static bool may_be_there(const catalog_t *cat, const char *name)
+{
+    switch (cat->format) {
+    case FSDP_CKPT_HDF5:
+        return false;
+    case FSDP_CKPT_SAFETENSORS:
+        return cat->num_files < 2 ||
+               fnmatch("*-[0-9]*-of-[0-9]*.safetensors", name, 0) != 0;
+    default:
+        return true;
+    }
+}
+
 /* What lies in the directory and should not. */
 static fsdp_status_t find_extra_files(verify_t *verify, const catalog_t *cat,
                                       fsdp_error_t *err)
@@ -131,7 +148,7 @@ static fsdp_status_t find_extra_files(verify_t *verify, const catalog_t *cat,
         const char *name = entry->d_name;
 
         if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
-            !is_listed(verify, cat, name) &&
+            !is_listed(verify, cat, name) && !may_be_there(cat, name) &&
             verify_find(verify, "%s/%s: is no part of the checkpoint",
                         cat->root, name) != FSDP_OK) {
             closedir(dir);
@@ -456,7 +473,7 @@ done:
 }
 
 /* Other formats: what opening checks, and that every byte can be read. */
-static fsdp_status_t check_other(verify_t *verify, const char *path,
+static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
                                  fsdp_error_t *err)
 {
     fsdp_status_t status;
@@ -464,7 +481,10 @@ static fsdp_status_t check_other(verify_t *verify, const char *path,
     bool whole;
 
     catalog_init(&cat);
-    status = open_whole(verify, path, &cat, &whole, err);
+    status = open_whole(verify, look->path, &cat, &whole, err);
+    if (status == FSDP_OK && whole && look->is_dir) {
+        status = find_extra_files(verify, &cat, err);
+    }
     if (status == FSDP_OK && whole) {
         status = check_with_catalog(verify, &cat, true, err);
     }
@@ -481,7 +501,7 @@ static fsdp_status_t check_one(verify_t *verify, const char *path,
     FSDP_TRY(format_look(path, &look, err));
 
     return format_hdf5.probe(&look) ? check_sharded(verify, path, err)
-                                    : check_other(verify, path, err);
+                                    : check_other(verify, &look, err);
 }
 
 /* --- A directory of checkpoints ------------------------------------------- */

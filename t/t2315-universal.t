@@ -80,6 +80,24 @@ test_expect_success 'what has no place is refused by name' '
 	grep "no tensor is named fp32.NAME" err && test ! -e no
 '
 
+test_expect_success 'a checkpoint of libfsdp, and back' '
+	ckpt_make --strategy hybrid:2 four &&
+	expect_code 2 fsdp-convert --to universal four no 2>err &&
+	grep "no tensor is named fp32.NAME.*--rules universal" err &&
+	expect_code 2 fsdp-convert --to universal --rules universal \
+		-x "buffer/*" four no 2>err &&
+	grep "fp32.lm_head.weight is another name of fp32.transformer.wte" err &&
+	set -- -x "buffer/*" -x fp32.lm_head.weight &&
+	expect_code 2 fsdp-convert --to universal --rules universal "$@" \
+		four no 2>err &&
+	grep "^fsdp-convert: fp32.[a-z]* has 0 of the 2 states .*--exclude" err &&
+	set -- "$@" -x fp32.temperature -x fp32.adapters && test ! -e no &&
+	fsdp-convert --to universal --rules universal "$@" four uni &&
+	fsdp-ls uni >list && grep "^uni: universal, step 100$" list &&
+	fsdp-verify uni && fsdp-convert -w 4 --rules reverse:universal uni again &&
+	fsdp-diff -x "buffer/*" -x model/temperature -x model/adapters four again
+'
+
 test_expect_success 'a name never leaves the directory' '
 	for name in ../up /up a/../../up . ..; do
 		expect_code 2 fsdp-convert --to universal \

@@ -303,4 +303,12 @@ test_expect_success 'a manifest: a damaged file' '
 	grep "\"same\": false" out
 '
 
+test_expect_success 'a file of another set of safetensors is found' '
+	fsdp-consolidate --shard-size 1MB good set && fsdp-verify set &&
+	touch set/other.safetensors set/notes.txt && fsdp-verify set &&
+	cp set/model-00001-of-*.safetensors set/model-00009-of-00009.safetensors &&
+	expect_code 1 fsdp-verify set >out && line_count 3 out &&
+	grep "^set/model-00009-of-00009.safetensors: is no part of the checkpoint$" out
+'
+
 test_done

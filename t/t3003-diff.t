@@ -121,7 +121,7 @@ test_expect_success 'metadata, if asked' '
 	fsdp-diff four five &&
 	expect_code 1 fsdp-diff --metadata four five >out &&
 	grep "^metadata step: 100 against 101$" out &&
-	grep "^metadata user: .*gpt2.* against .*other" out &&
+	grep "^metadata user.config.model_type: \"gpt2\" against \"other\"$" out &&
 	fsdp-diff --metadata four four
 '
 

@@ -64,7 +64,8 @@ static bool is_safe(const char *name)
 typedef struct {
     catalog_t *cat;
     char *tag;
-    map_t params; /* names of those that have master weights */
+    map_t params; /* names of those that have master weights: which tensor */
+    unsigned *states; /* of each such tensor: how many, itself included */
 } shape_t;
 
 static fsdp_status_t find_params(shape_t *shape, fsdp_error_t *err)
@@ -92,8 +93,21 @@ static fsdp_status_t find_params(shape_t *shape, fsdp_error_t *err)
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                               "%s: cannot be written to this format: no tensor "
                               "is named " MASTER "NAME, which are the master "
-                              "weights of a universal checkpoint",
+                              "weights of a universal checkpoint: --rules "
+                              "universal gives those of libfsdp such names",
                               cat->path);
+    }
+    for (uint64_t i = 0; i < cat->num_aliases; i++) {
+        const catalog_alias_t *alias = &cat->aliases[i];
+
+        if (!begins(alias->name, MODULE)) {
+            return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                  "%s is another name of %s, which universal "
+                                  "checkpoints have for " MODULE "NAME only: "
+                                  "leave it out with --exclude '%s'",
+                                  alias->name, cat->tensors[alias->tensor].name,
+                                  alias->name);
+        }
     }
 
     return FSDP_OK;
@@ -118,6 +132,7 @@ static fsdp_status_t add_state(shape_t *shape, const char *name,
                               name, name);
     }
 
+    shape->states[found]++;
     path = io_path("%s/zero/%s/%.*s.pt", shape->tag, dot + 1, (int)(dot - name),
                    name);
     status = (path != NULL) ? catalog_add_file(shape->cat, path, 0, file_p, err)
@@ -172,6 +187,32 @@ static fsdp_status_t add_files(shape_t *shape, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+/* A parameter with fewer than others would be taken for one that lost some. */
+static fsdp_status_t check_states(const shape_t *shape, fsdp_error_t *err)
+{
+    const catalog_t *cat = shape->cat;
+    unsigned most = 0;
+
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        most = (shape->states[t] > most) ? shape->states[t] : most;
+    }
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        const char *name = cat->tensors[t].name;
+
+        if (shape->states[t] > 0 && shape->states[t] < most) {
+            return fsdp_error_set(
+                err, FSDP_ERR_UNSUPPORTED,
+                "%s has %u of the %u states that others have, which universal "
+                "checkpoints hold for all: leave it out with --exclude '%s', "
+                "or make it a weight alone with --rename '%s=" MODULE "%s'",
+                name, shape->states[t] - 1, most - 1, name, name,
+                name + strlen(MASTER));
+        }
+    }
+
+    return FSDP_OK;
+}
+
 fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
 {
     shape_t shape = {.cat = cat};
@@ -179,12 +220,18 @@ fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
 
     shape.tag = io_path("global_step%" PRId64 "_universal",
                         (cat->step > 0) ? cat->step : 0);
+    shape.states = calloc(cat->num_tensors + 1, sizeof(*shape.states));
     cat->crc_zip = true;
-    status =
-        (shape.tag != NULL) ? find_params(&shape, err) : no_memory(cat, err);
+    status = (shape.tag != NULL && shape.states != NULL)
+                 ? find_params(&shape, err)
+                 : no_memory(cat, err);
     if (status == FSDP_OK) {
         status = add_files(&shape, err);
     }
+    if (status == FSDP_OK) {
+        status = check_states(&shape, err);
+    }
+    free(shape.states);
     map_free(&shape.params);
     free(shape.tag);
     return status;
@@ -284,6 +331,18 @@ static void write_shared(torch_out_t *out)
     pickle_write_op(&out->pickle, 'u');
 }
 
+/* Unless it is among what DeepSpeed kept. */
+static void write_step(torch_out_t *out)
+{
+    const catalog_t *cat = out->cat;
+    uint64_t value;
+
+    if (cat->step >= 0 && !catalog_find_value(cat, "global_steps", &value)) {
+        pickle_write_text(&out->pickle, "global_steps");
+        pickle_write_int(&out->pickle, cat->step);
+    }
+}
+
 static fsdp_status_t write_model(torch_out_t *out, const nest_t *nest,
                                  fsdp_error_t *err)
 {
@@ -303,6 +362,7 @@ static fsdp_status_t write_model(torch_out_t *out, const nest_t *nest,
     }
     write_shapes(out);
     write_shared(out);
+    write_step(out);
     FSDP_TRY(write_own(out, nest, err));
     FSDP_TRY(write_members(out, nest, CLIENT, err));
     pickle_write_op(pickle, 'u');
