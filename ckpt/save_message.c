@@ -29,7 +29,9 @@ bool message_take(cursor_t *cursor, void *to, size_t size)
         return false;
     }
 
-    memcpy(to, data, size);
+    if (size > 0) { /* else there may be no place for it */
+        memcpy(to, data, size);
+    }
     return true;
 }
 

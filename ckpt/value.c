@@ -7,35 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/util/buffer.h"
 #include "lib/util/check.h"
 #include "lib/util/json_text.h"
 
 enum { MAX_DIGITS = 18, MAX_DEPTH = 512 };
 
 /* --- Parsing -------------------------------------------------------------- */
-
-typedef struct {
-    char *data;
-    size_t used, size;
-    bool failed;
-} text_t;
-
-static void add(text_t *out, const char *data, size_t size)
-{
-    if (size > out->size - out->used) {
-        size_t larger = 2 * (out->used + size) + 64;
-        char *data_new = out->failed ? NULL : realloc(out->data, larger);
-
-        if (data_new == NULL) {
-            out->failed = true;
-            return;
-        }
-        out->data = data_new;
-        out->size = larger;
-    }
-    memcpy(out->data + out->used, data, size);
-    out->used += size;
-}
 
 /* The end of a string that begins at @a pos. */
 static size_t skip_string(const char *text, size_t size, size_t pos)
@@ -73,7 +51,7 @@ static bool is_long_integer(const char *text, size_t size)
 }
 
 /* Long integers put into objects; all else as it is. */
-static void wrap_integers(const char *text, size_t size, text_t *out)
+static void wrap_integers(const char *text, size_t size, buffer_t *out)
 {
     size_t pos = 0, done = 0;
 
@@ -85,36 +63,36 @@ static void wrap_integers(const char *text, size_t size, text_t *out)
         } else if (text[pos] == '-' || isdigit((unsigned char)text[pos])) {
             pos = skip_number(text, size, pos);
             if (is_long_integer(text + begin, pos - begin)) {
-                add(out, text + done, begin - done);
-                add(out, "{\"$int\":\"", 9);
-                add(out, text + begin, pos - begin);
-                add(out, "\"}", 2);
+                buffer_add(out, text + done, begin - done);
+                buffer_add(out, "{\"$int\":\"", 9);
+                buffer_add(out, text + begin, pos - begin);
+                buffer_add(out, "\"}", 2);
                 done = pos;
             }
         } else {
             pos++;
         }
     }
-    add(out, text + done, size - done);
+    buffer_add(out, text + done, size - done);
 }
 
 fsdp_status_t value_parse(const char *what, const char *text, size_t size,
                           json_t **value_p, fsdp_error_t *err)
 {
-    text_t out = {0};
+    buffer_t out = {0};
     json_error_t why;
     json_t *value;
 
     wrap_integers(text, size, &out);
     if (out.failed) {
-        free(out.data);
+        buffer_free(&out);
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", what);
     }
 
     value = json_loadb(
-        out.data != NULL ? out.data : "", out.used,
+        out.data != NULL ? out.data : "", out.size,
         JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
-    free(out.data);
+    buffer_free(&out);
     if (value == NULL) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: no JSON: line %d: %s",
                               what, why.line, why.text);

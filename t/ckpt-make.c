@@ -189,8 +189,11 @@ static void add_layer(const char *kind, const char *unit, uint64_t c)
     };
 
     for (size_t i = 0; i < sizeof(params) / sizeof(*params); i++) {
-        add_tensor(kind, cli_printf("transformer.%s.%s", unit, params[i].name),
-                   unit, FSDP_DTYPE_F32, params[i].ndim, params[i].dims);
+        char *name = cli_printf("transformer.%s.%s", unit, params[i].name);
+
+        add_tensor(kind, name, unit, FSDP_DTYPE_F32, params[i].ndim,
+                   params[i].dims);
+        free(name); /* the tensor has a longer one of its own */
     }
 }
 

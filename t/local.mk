@@ -8,9 +8,9 @@ AM_TESTS_ENVIRONMENT = \
 	FSDP_MODULE_PATH='$(abs_top_builddir)/.libs' \
 	SHARNESS_TEST_DIRECTORY='$(abs_top_builddir)/t' \
 	SHARNESS_BUILD_DIRECTORY='$(abs_top_builddir)' \
-	ASAN_OPTIONS=fast_unwind_on_malloc=0 \
+	ASAN_OPTIONS="fast_unwind_on_malloc=0:exitcode=99:$$ASAN_OPTIONS" \
 	LSAN_OPTIONS='suppressions=$(abs_top_srcdir)/t/lsan.supp:print_suppressions=0' \
-	UBSAN_OPTIONS=print_stacktrace=1; \
+	UBSAN_OPTIONS="print_stacktrace=1:exitcode=99:$$UBSAN_OPTIONS"; \
 	export ASAN_OPTIONS LSAN_OPTIONS UBSAN_OPTIONS SHARNESS_SH \
 	FSDP_SRCDIR FSDP_BUILDDIR FSDP_MODULE_PATH SHARNESS_TEST_DIRECTORY \
 	SHARNESS_BUILD_DIRECTORY;
@@ -218,7 +218,8 @@ EXTRA_DIST += \
 	t/sharness.d/04-ckpt.sh \
 	t/sharness.d/04-train.sh \
 	t/sharness.d/05-chain.sh \
-	t/sharness.d/06-ranks.sh
+	t/sharness.d/06-ranks.sh \
+	t/sharness.d/fault.sh
 # End of EXTRA_DIST
 
 clean-local:
