@@ -281,11 +281,12 @@ static fsdp_status_t open_newest(const char *dir, catalog_t *cat,
                                  fsdp_error_t *err)
 {
     fsdp_status_t status = FSDP_ERR_NOT_FOUND, first = FSDP_OK;
-    char *latest = io_read_name(dir, "latest");
     struct dirent **names = NULL;
     fsdp_error_t why = {0}, first_why = {0};
+    char *latest;
     int num;
 
+    FSDP_TRY(io_read_name(dir, "latest", &latest, err));
     if (latest != NULL) {
         status = first = open_child(dir, latest, cat, &first_why);
     }

@@ -113,8 +113,7 @@ static fsdp_status_t list_members(keep_t *keep, fsdp_error_t *err)
 static fsdp_status_t keep_open(keep_t *keep, fsdp_error_t *err)
 {
     FSDP_TRY(list_members(keep, err));
-    keep->latest = io_read_name(keep->dir, LATEST);
-    return FSDP_OK;
+    return io_read_name(keep->dir, LATEST, &keep->latest, err);
 }
 
 static void keep_close(keep_t *keep)
@@ -314,7 +313,9 @@ static int visit(const char *path, const struct stat *st, int type,
     if (type == FTW_F) {
         walk.bytes += (uint64_t)st->st_size;
     }
-    if (type != FTW_NS && st->st_mtime > walk.newest) {
+    if (type == FTW_NS || type == FTW_DNR) {
+        walk.failed = errno;
+    } else if (st->st_mtime > walk.newest) {
         walk.newest = st->st_mtime;
     }
     return 0;
@@ -326,7 +327,8 @@ static int remove_one(const char *path, const struct stat *st, int type,
     (void)st;
     (void)type;
     (void)ftw;
-    if (remove(path) != 0 && errno != ENOENT) {
+    /* The first one: the directories above are then not empty. */
+    if (remove(path) != 0 && errno != ENOENT && walk.failed == 0) {
         walk.failed = errno;
     }
     return 0;
@@ -336,14 +338,17 @@ static void survey(const char *path)
 {
     walk.bytes = 0;
     walk.newest = 0;
-    (void)nftw(path, visit, 16, FTW_PHYS);
+    walk.failed = 0;
+    if (nftw(path, visit, 16, FTW_PHYS) != 0) {
+        walk.failed = errno;
+    }
 }
 
 static fsdp_status_t remove_tree(const char *path, fsdp_error_t *err)
 {
     walk.failed = 0;
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 &&
-        errno != ENOENT) {
+        errno != ENOENT && walk.failed == 0) {
         walk.failed = errno;
     }
     if (walk.failed != 0) {
@@ -511,7 +516,12 @@ static fsdp_status_t clean_one(const char *dir, const char *name, double age,
 
     survey(path);
     idle = difftime(time(NULL), walk.newest);
-    if (idle >= age) {
+    if (walk.failed != 0 && walk.failed != ENOENT) {
+        errno = walk.failed;
+        status =
+            fsdp_error_set(err, FSDP_ERR_IO,
+                           "%s: cannot see when it was last touched: %m", path);
+    } else if (walk.failed == 0 && idle >= age) { /* else someone works there */
         snprintf(text, sizeof(text), "last touched %s",
                  text_age(idle, age_text));
         if (removed != NULL && !removed(path, text, arg)) {

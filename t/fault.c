@@ -8,6 +8,7 @@
  *                enospc:N     from then on no space: writing and making fail;
  *                edquot:N     so a quota
  *                short:N      that write is half as long
+ *                rmeio:N      a call that removes fails
  *                readeio:N    a call that only looks (open, read, close) fails
  *                readshort:N  that read is half as long
  *                readterm:N   SIGTERM before a call that only looks
@@ -21,6 +22,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -28,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -65,6 +68,7 @@ static const fault_t faults[] = {
     {.name = "edquot", .counted = CHANGE, .fails = SPACE, .error = EDQUOT,
      .stays = true},
     {.name = "short", .counted = CHANGE, .is_half = true},
+    {.name = "rmeio", .counted = REMOVE, .fails = REMOVE, .error = EIO},
     {.name = "readeio", .counted = LOOK, .fails = LOOK, .error = EIO},
     {.name = "readterm", .counted = LOOK, .signal = SIGTERM},
     {.name = "readshort", .counted = LOOK, .is_half = true},
@@ -256,6 +260,20 @@ int close(int fd)
 
     errno = (verdict == FAIL) ? saved : errno;
     return (verdict == FAIL) ? -1 : rc;
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+    va_list ap;
+    void *arg;
+
+    va_start(ap, request);
+    arg = va_arg(ap, void *);
+    va_end(ap);
+    return (request == FICLONERANGE &&
+            judge_fd(CHANGE | SPACE | SLOW, "ioctl", fd) == FAIL)
+               ? -1
+               : REAL(ioctl)(fd, request, arg);
 }
 
 #define ON_PATH(_kind, _name, _args, _call, _path)                             \

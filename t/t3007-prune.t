@@ -4,6 +4,9 @@ test_description='fsdp-latest, fsdp-prune and fsdp-verify --clean'
 
 . "$SHARNESS_SH"
 
+setpriv --reuid 65534 --clear-groups true 2>/dev/null &&
+	test_set_prereq SETPRIV
+
 # run: a directory of checkpoints of the steps 100 200 … 600.
 test_expect_success 'make checkpoints' '
 	for step in 100 200 300 400 500 600; do
@@ -140,6 +143,24 @@ test_expect_success 'clean: old leftovers go, new ones stay' '
 	! test -e r/.tmp-step-00000700-x && test -d r/.tmp-new-y &&
 	fsdp-verify --clean=0 r >out && grep "^removed r/.tmp-new-y" out &&
 	diff -r run r
+'
+
+test_expect_success SETPRIV 'prune: nothing goes if latest cannot be read' '
+	fresh && cp -r r before && chown -R 65534 r && chmod 755 . &&
+	chmod 0 r/latest &&
+	echo "\"$FSDP_BUILDDIR/bin/fsdp-prune\" -k 1 r" >try &&
+	expect_code 74 setpriv --reuid 65534 --clear-groups sh try 2>err &&
+	grep "r/latest: .*Permission denied" err && diff -r before r
+'
+
+test_expect_success SETPRIV 'clean: what cannot be looked at stays' '
+	fresh && mkdir -p r/.tmp-old/closed &&
+	touch -d "3 hours ago" r/.tmp-old/closed r/.tmp-old &&
+	chown -R 65534 r && chmod 755 . && chmod 0 r/.tmp-old/closed &&
+	echo "\"$FSDP_BUILDDIR/bin/fsdp-verify\" --clean r" >try &&
+	expect_code 74 setpriv --reuid 65534 --clear-groups sh try 2>err &&
+	grep "r/.tmp-old: cannot see .*: Permission denied" err &&
+	test -d r/.tmp-old/closed
 '
 
 test_done

@@ -60,10 +60,13 @@ static bool is_tag(const char *dir)
 /* What DIR/latest_universal names, or NULL. */
 static char *tag_of(const char *dir)
 {
-    char *name = io_read_name(dir, "latest_universal");
-    char *tag = (name != NULL) ? io_path("%s/%s", dir, name) : NULL;
+    char *name, *tag = NULL;
 
-    free(name);
+    if (io_read_name(dir, "latest_universal", &name, NULL) == FSDP_OK &&
+        name != NULL) {
+        tag = io_path("%s/%s", dir, name);
+        free(name);
+    }
     return tag;
 }
 

@@ -114,10 +114,12 @@ static bool is_tag(const char *dir)
 /* What DIR/latest says, if it is the name of a directory there, or NULL. */
 static char *tag_of(const char *dir)
 {
-    char *name = io_read_name(dir, "latest");
-    char *tag = (name != NULL) ? io_path("%s/%s", dir, name) : NULL;
+    char *name, *tag = NULL;
 
-    free(name);
+    if (io_read_name(dir, "latest", &name, NULL) == FSDP_OK && name != NULL) {
+        tag = io_path("%s/%s", dir, name);
+        free(name);
+    }
     return tag;
 }
 

@@ -330,21 +330,35 @@ size_t io_read_head(const char *path, void *buf, size_t size)
     return got;
 }
 
-char *io_read_name(const char *dir, const char *file)
+fsdp_status_t io_read_name(const char *dir, const char *file, char **name_p,
+                           fsdp_error_t *err)
 {
     char *path = io_path("%s/%s", dir, file), *text = NULL;
+    fsdp_status_t status;
+    struct stat st;
     size_t size;
 
-    if (path != NULL &&
-        io_read_file(path, 4096, &text, &size, NULL) == FSDP_OK) {
-        text[strcspn(text, "\r\n")] = '\0';
-        if (text[0] == '\0' || text[0] == '.' || strchr(text, '/') != NULL) {
-            free(text);
-            text = NULL;
-        }
+    *name_p = NULL;
+    if (path == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", dir);
     }
+
+    status = (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+                 ? FSDP_ERR_NOT_FOUND
+                 : io_read_file(path, 4096, &text, &size, err);
     free(path);
-    return text;
+    if (status == FSDP_ERR_NOT_FOUND || status == FSDP_ERR_CORRUPT) {
+        return FSDP_OK;
+    }
+    FSDP_TRY(status);
+
+    text[strcspn(text, "\r\n")] = '\0';
+    if (text[0] == '\0' || text[0] == '.' || strchr(text, '/') != NULL) {
+        free(text);
+    } else {
+        *name_p = text;
+    }
+    return FSDP_OK;
 }
 
 fsdp_status_t io_replace_file(const char *path, const void *text, size_t size,

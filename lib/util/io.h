@@ -64,9 +64,11 @@ fsdp_status_t io_rename(const char *from, const char *to, fsdp_error_t *err);
 fsdp_status_t io_read_file(const char *path, size_t most, char **text_p,
                            size_t *size_p, fsdp_error_t *err);
 
-/* The plain name that a file of one line holds, as DIR/latest does; the caller
- * frees it; NULL: there is none, or it is more than a name. */
-char *io_read_name(const char *dir, const char *file);
+/* The plain name that a file of one line holds, as DIR/latest does.
+ * @param name_p  The caller frees it; NULL: there is no such file, or it holds
+ *                more than a name. */
+fsdp_status_t io_read_name(const char *dir, const char *file, char **name_p,
+                           fsdp_error_t *err);
 
 /* Replace @a path by a file that holds @a text: temporary name, fsync, rename,
  * fsync of the directory. */

@@ -6,11 +6,12 @@ FAULT_PRELOAD=$FSDP_BUILDDIR/t/.libs/libfault.so
 test -e "$FAULT_PRELOAD" && ! test_have_prereq SANITIZED &&
 	test_set_prereq FAULT
 
-# fault WHAT COMMAND...: a fault at what it does to files below this directory.
+# fault WHAT COMMAND...: a fault at what it does to files below this directory;
+# calls go on to the library $FAULT_NEXT, if that is set.
 fault() {
 	fault_what=$1
 	shift
-	env --default-signal=HUP,INT,TERM LD_PRELOAD="$FAULT_PRELOAD" \
+	env --default-signal=HUP,INT,TERM LD_PRELOAD="$FAULT_PRELOAD ${FAULT_NEXT-}" \
 		FSDP_FAULT="$fault_what" FSDP_FAULT_DIR="$PWD" \
 		FSDP_FAULT_LOG="$HOME/fault-calls" "$@"
 }
@@ -25,6 +26,7 @@ fault_points() {
 	fault count:0 "$@" >&2 || return
 	case $fault_mode in
 	read*) grep "^look" "$HOME/fault-calls" ;;
+	rmeio) grep "^remove" "$HOME/fault-calls" ;;
 	eintr) grep -v "^remove" "$HOME/fault-calls" ;;
 	kill) grep -v "^look" "$HOME/fault-calls" ;;
 	*) grep "^change" "$HOME/fault-calls" ;;
