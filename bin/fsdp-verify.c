@@ -234,14 +234,19 @@ static fsdp_status_t mend(settings_t *set, gather_t *gather, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+static fsdp_ckpt_ranks_t ranks_of(const settings_t *set)
+{
+    return (fsdp_ckpt_ranks_t){.rank = set->tool.launch.rank,
+                               .world = set->tool.launch.size,
+                               .job_id = set->tool.launch.id,
+                               .dir =
+                                   (set->scratch != NULL) ? set->scratch : ".",
+                               .deadline = set->tool.deadline};
+}
+
 static int verify(settings_t *set)
 {
-    const fsdp_ckpt_ranks_t ranks = {
-        .rank = set->tool.launch.rank,
-        .world = set->tool.launch.size,
-        .job_id = set->tool.launch.id,
-        .dir = (set->scratch != NULL) ? set->scratch : ".",
-        .deadline = set->tool.deadline};
+    const fsdp_ckpt_ranks_t ranks = ranks_of(set);
     fsdp_ckpt_verify_result_t result = {0};
     gather_t gather = {
         .tool = &set->tool, .json = json_array(), .notes = json_array()};
@@ -304,6 +309,7 @@ static void print_compared(const gather_t *gather,
 
 static int compare(settings_t *set)
 {
+    const fsdp_ckpt_ranks_t ranks = ranks_of(set);
     gather_t gather = {
         .tool = &set->tool, .json = json_array(), .notes = json_array()};
     fsdp_ckpt_manifest_config_t config = FSDP_CKPT_MANIFEST_INIT;
@@ -318,6 +324,7 @@ static int compare(settings_t *set)
     config.note = add_note;
     config.arg = &gather;
     config.engine = set->tool.engine;
+    config.ranks = &ranks;
     status = fsdp_ckpt_check_manifest(set->path, &config, &result, &err);
     progress_end();
     if (status == FSDP_OK && !set->tool.quiet) {
@@ -340,9 +347,6 @@ int main(int argc, char **argv)
     settings_t set = {0};
 
     tool_parse_ranks(&set.tool, "fsdp-verify", &argp, argc, argv, &set);
-    if (set.manifest != NULL && set.tool.launch.rank > 0) {
-        return FSDP_EXIT_DONE; /* it is the first one's work */
-    }
 
     return cli_finish((set.manifest != NULL) ? compare(&set) : verify(&set));
 }

@@ -491,6 +491,7 @@ typedef struct {
     fsdp_ckpt_finding_f note;    /* what is worth to know; may be NULL */
     void *arg;                   /* of both */
     fsdp_ckpt_engine_t engine;
+    const fsdp_ckpt_ranks_t *ranks; /* as in fsdp_ckpt_verify() */
 } fsdp_ckpt_manifest_config_t;
 
 #define FSDP_CKPT_MANIFEST_INIT                     \

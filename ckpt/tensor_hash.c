@@ -215,9 +215,9 @@ static fsdp_status_t add_tensor(hasher_t *hasher, uint64_t t, uint64_t *bytes_p,
 
 fsdp_status_t tensor_hash_all(fsdp_ckpt_t *ckpt,
                               const fsdp_ckpt_engine_t *engine,
-                              tensor_damage_f damage, void *arg,
-                              tensor_hash_t *hashes, uint64_t *bytes_p,
-                              fsdp_error_t *err)
+                              const bool *wanted, tensor_damage_f damage,
+                              void *arg, tensor_hash_t *hashes,
+                              uint64_t *bytes_p, fsdp_error_t *err)
 {
     uint64_t max_mem = (engine->max_mem > 0) ? engine->max_mem : ENGINE_MAX_MEM;
     hasher_t hasher = {.ckpt = ckpt,
@@ -243,7 +243,9 @@ fsdp_status_t tensor_hash_all(fsdp_ckpt_t *ckpt,
     }
 
     for (uint64_t t = 0; t < info.num_tensors; t++) {
-        FSDP_TRY_GOTO(add_tensor(&hasher, t, bytes_p, err), err_free);
+        if (wanted == NULL || wanted[t]) {
+            FSDP_TRY_GOTO(add_tensor(&hasher, t, bytes_p, err), err_free);
+        }
     }
     status = flush(&hasher, bytes_p, err);
 err_free:

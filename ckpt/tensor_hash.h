@@ -19,8 +19,9 @@ typedef struct {
 typedef bool (*tensor_damage_f)(const fsdp_error_t *why, void *arg);
 
 /**
- * Hash all tensors of a checkpoint, in bounded memory.
+ * Hash the tensors of a checkpoint, in bounded memory.
  *
+ * @param wanted    One a tensor; NULL: all.
  * @param engine    max_mem is for buffers of both reading and hashing.
  * @param hashes    One a tensor.
  * @param bytes_p   Bytes read from files are added.
@@ -30,9 +31,9 @@ typedef bool (*tensor_damage_f)(const fsdp_error_t *why, void *arg);
  */
 fsdp_status_t tensor_hash_all(fsdp_ckpt_t *ckpt,
                               const fsdp_ckpt_engine_t *engine,
-                              tensor_damage_f damage, void *arg,
-                              tensor_hash_t *hashes, uint64_t *bytes_p,
-                              fsdp_error_t *err);
+                              const bool *wanted, tensor_damage_f damage,
+                              void *arg, tensor_hash_t *hashes,
+                              uint64_t *bytes_p, fsdp_error_t *err);
 
 /* 64 hexadecimal digits and a NUL. */
 void tensor_hash_text(const tensor_hash_t *hash,

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/fsdp_ckpt.h"
+#include "ckpt/catalog.h"
+#include "ckpt/ranks.h"
+#include "ckpt/save_message.h"
 #include "ckpt/tensor_hash.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
@@ -37,6 +39,9 @@ typedef struct {
     size_t num;
     bool *claimed;         /* one a tensor of the checkpoint */
     tensor_hash_t *hashes; /* one a tensor of the checkpoint */
+    ranks_t ranks;
+    bool *mine;     /* tensors that this rank hashes; NULL: all */
+    buffer_t found; /* by a rank that tells it the first one */
     bool stopped;
     fsdp_ckpt_manifest_result_t result;
 } check_t;
@@ -47,17 +52,22 @@ __attribute__((format(printf, 2, 3))) static void find(check_t *check,
                                                        const char *fmt, ...)
 {
     char *text = NULL;
+    const char *told;
     va_list ap;
     int n;
 
     va_start(ap, fmt);
     n = vasprintf(&text, fmt, ap);
     va_end(ap);
+    told = (n < 0) ? "a finding" : text;
 
-    check->result.findings++;
-    if (!check->stopped && check->config->finding != NULL) {
-        check->stopped = !check->config->finding((n < 0) ? "a finding" : text,
-                                                 check->config->arg);
+    if (check->ranks.rank > 0) {
+        buffer_add(&check->found, told, strlen(told) + 1);
+    } else {
+        check->result.findings++;
+        check->stopped = check->stopped ||
+                         (check->config->finding != NULL &&
+                          !check->config->finding(told, check->config->arg));
     }
     free((n < 0) ? NULL : text);
 }
@@ -692,7 +702,114 @@ static void find_extra(check_t *check)
     }
 }
 
+/* --- Ranks ---------------------------------------------------------------- */
+
+/* What a rank tells: this, its hashes with their tensors, NO_TENSOR, and what
+ * it found, texts with their '\0'. */
+typedef struct {
+    uint64_t tensors, bytes; /* of the checkpoint: all ranks see the same */
+    uint64_t read;
+} head_t;
+
+#define NO_TENSOR UINT64_MAX
+
+static fsdp_status_t choose_mine(check_t *check, fsdp_error_t *err)
+{
+    uint64_t num = check->info.num_tensors, before = 0, bytes;
+    fsdp_ckpt_tensor_t tensor;
+
+    check->mine = calloc((size_t)num + 1, sizeof(*check->mine));
+    if (check->mine == NULL) {
+        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                              check->info.path);
+    }
+
+    for (uint64_t t = 0; t < num; t++) {
+        fsdp_ckpt_get_tensor(check->ckpt, t, &tensor);
+        check->mine[t] =
+            ranks_is_mine(&check->ranks, before, check->info.bytes);
+        if (dtype_bytes(tensor.dtype, tensor.numel, &bytes)) {
+            before += bytes;
+        }
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status_t take_part(uint32_t rank, const char *text, size_t size,
+                               void *arg, fsdp_error_t *err)
+{
+    check_t *check = arg;
+    cursor_t cursor = {text, size};
+    uint64_t tensor = 0;
+    head_t head;
+
+    if (!message_take(&cursor, &head, sizeof(head)) ||
+        head.tensors != check->info.num_tensors ||
+        head.bytes != check->info.bytes) {
+        return ranks_differ(check->config->manifest, rank, err);
+    }
+
+    check->result.bytes += head.read;
+    for (;;) {
+        if (!message_take(&cursor, &tensor, sizeof(tensor)) ||
+            tensor == NO_TENSOR) {
+            break;
+        }
+        if (tensor >= head.tensors ||
+            !message_take(&cursor, &check->hashes[tensor],
+                          sizeof(*check->hashes))) {
+            return ranks_differ(check->config->manifest, rank, err);
+        }
+    }
+    for (size_t at = 0; check->ckpt != NULL && at < cursor.left;
+         at += strlen(cursor.next + at) + 1) {
+        find(check, "%s", cursor.next + at);
+    }
+    return FSDP_OK;
+}
+
+/* The first rank has the hashes of all then. */
+static fsdp_status_t share(check_t *check, fsdp_error_t *err)
+{
+    const head_t head = {.tensors = check->info.num_tensors,
+                         .bytes = check->info.bytes,
+                         .read = check->result.bytes};
+    const uint64_t none = NO_TENSOR;
+    buffer_t message = {0};
+
+    if (check->ranks.commit == NULL) {
+        return FSDP_OK;
+    }
+
+    buffer_add(&message, &head, sizeof(head));
+    for (uint64_t t = 0; t < head.tensors; t++) {
+        if (check->mine[t]) {
+            buffer_add(&message, &t, sizeof(t));
+            buffer_add(&message, &check->hashes[t], sizeof(*check->hashes));
+        }
+    }
+    buffer_add(&message, &none, sizeof(none));
+    buffer_add(&message, check->found.data, check->found.size);
+    message.failed = message.failed || check->found.failed;
+    return ranks_gather(&check->ranks, &message, take_part, check, err);
+}
+
 /* --- The call ------------------------------------------------------------- */
+
+static fsdp_status_t hash(check_t *check, fsdp_error_t *err)
+{
+    fsdp_ckpt_engine_t engine = check->config->engine;
+
+    if (check->ranks.commit != NULL) {
+        engine.progress = ranks_progress;
+        engine.progress_arg = &check->ranks;
+        check->ranks.total = check->info.bytes;
+        FSDP_TRY(choose_mine(check, err));
+    }
+    FSDP_TRY(tensor_hash_all(check->ckpt, &engine, check->mine, on_damage,
+                             check, check->hashes, &check->result.bytes, err));
+    return share(check, err);
+}
 
 static fsdp_status_t compare(check_t *check, fsdp_error_t *err)
 {
@@ -707,8 +824,10 @@ static fsdp_status_t compare(check_t *check, fsdp_error_t *err)
                               check->info.path);
     }
 
-    FSDP_TRY(tensor_hash_all(check->ckpt, &check->config->engine, on_damage,
-                             check, check->hashes, &check->result.bytes, err));
+    FSDP_TRY(hash(check, err));
+    if (check->ranks.rank > 0) {
+        return FSDP_OK;
+    }
     resolve(check);
     compare_tensors(check);
     compare_aliases(check);
@@ -746,6 +865,14 @@ static fsdp_status_t open_checkpoint(check_t *check, const char *path,
     return status;
 }
 
+static fsdp_status_t run(check_t *check, const char *path, fsdp_error_t *err)
+{
+    FSDP_TRY(read_manifest(check, err));
+    FSDP_TRY(open_checkpoint(check, path, err));
+
+    return (check->ckpt != NULL) ? compare(check, err) : share(check, err);
+}
+
 fsdp_status_t fsdp_ckpt_check_manifest(
     const char *path, const fsdp_ckpt_manifest_config_t *config,
     fsdp_ckpt_manifest_result_t *result_p, fsdp_error_t *err)
@@ -759,18 +886,19 @@ fsdp_status_t fsdp_ckpt_check_manifest(
                               "a check against a manifest needs one");
     }
 
-    FSDP_TRY_GOTO(read_manifest(&check, err), err_free);
-    FSDP_TRY_GOTO(open_checkpoint(&check, path, err), err_free);
-    if (check.ckpt != NULL) {
-        FSDP_TRY_GOTO(compare(&check, err), err_free);
+    FSDP_TRY(ranks_meet(&check.ranks, config->ranks, &config->engine, err));
+    status = run(&check, path, err);
+    status = ranks_end(&check.ranks, status, &check.result.findings, err);
+    if (status == FSDP_OK) {
+        check.result.seconds = clock_now() - began;
+        *result_p = check.result;
     }
-    check.result.seconds = clock_now() - began;
-    *result_p = check.result;
-err_free:
     fsdp_ckpt_close(check.ckpt);
     json_decref(check.manifest);
     free(check.claims);
     free(check.claimed);
     free(check.hashes);
+    free(check.mine);
+    buffer_free(&check.found);
     return status;
 }

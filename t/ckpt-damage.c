@@ -164,8 +164,8 @@ static fsdp_status_t hash_all(fsdp_ckpt_t *ckpt,
         EVP_DigestInit(ctx, EVP_sha256()) == 0) {
         die("memory");
     }
-    status = tensor_hash_all(ckpt, engine, on_damage, &why, hashes, &bytes,
-                             &seen->err);
+    status = tensor_hash_all(ckpt, engine, NULL, on_damage, &why, hashes,
+                             &bytes, &seen->err);
     if (status == FSDP_ERR_CANCELLED) {
         seen->err = why;
         status = why.status;

@@ -104,8 +104,8 @@ dist_check_SCRIPTS += \
 	t/t3014-link.t \
 	t/t3015-ends.t \
 	t/t3018-verify-ranks.t \
-	t/t3020-parts.t \
 	t/t3019-lustre.t \
+	t/t3020-parts.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \
