@@ -694,6 +694,9 @@ static int list_checkpoint(settings_t *set)
 
     fsdp_ckpt_get_info(list.ckpt, &list.info);
     warn_of_open_files(&list);
+    for (uint64_t n = 0; n < list.info.num_notes; n++) {
+        cli_message("warning: %s", fsdp_ckpt_get_note(list.ckpt, n));
+    }
     if (set->meta) {
         cli_json_print(json_meta(&list));
     } else if (set->values.num > 0) {

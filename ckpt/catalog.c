@@ -1,9 +1,12 @@
+#define _GNU_SOURCE
 #include "config.h"
 
 #include "ckpt/catalog.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -119,6 +122,7 @@ void catalog_free(catalog_t *cat)
     free(cat->aliases);
     free(cat->values);
     free(cat->spans);
+    free(cat->notes);
     free(cat->units);
     free(cat->dims);
     free(cat->crcs);
@@ -390,6 +394,27 @@ fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
     }
 
     cat->aliases[cat->num_aliases++] = alias;
+    return FSDP_OK;
+}
+
+fsdp_status_t catalog_add_note(catalog_t *cat, fsdp_error_t *err,
+                               const char *fmt, ...)
+{
+    const char *note = NULL;
+    char *text = NULL;
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) >= 0) {
+        note = catalog_strdup(cat, text);
+        free(text);
+    }
+    va_end(ap);
+    if (note == NULL || !GROW(cat, notes, num_notes, max_notes, 1)) {
+        return no_memory(cat, err);
+    }
+
+    cat->notes[cat->num_notes++] = note;
     return FSDP_OK;
 }
 

@@ -147,6 +147,8 @@ typedef struct {
     uint64_t num_values;
     catalog_span_t *spans; /* sorted by file and offset, once sealed */
     uint64_t num_spans, max_spans;
+    const char **notes; /* what else is to be known, each of one line */
+    uint64_t num_notes, max_notes;
     const char **units; /* names, in order of first mention */
     uint32_t num_units;
     uint64_t *dims;
@@ -259,6 +261,11 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
 
 fsdp_status_t catalog_add_alias(catalog_t *cat, const char *name,
                                 const char *owner, fsdp_error_t *err);
+
+/* What whoever looks at the checkpoint is to be told, though it can be read:
+ * one line, with the file's name. */
+__attribute__((format(printf, 3, 4))) fsdp_status_t catalog_add_note(
+    catalog_t *cat, fsdp_error_t *err, const char *fmt, ...);
 
 /* When the catalog is sealed those of 0 bytes are left out, and those in which
  * each piece has a checksum of its own: then that is all of the span. */

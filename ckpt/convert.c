@@ -520,6 +520,20 @@ static fsdp_status_t apply_rules(convert_t *convert, fsdp_error_t *err)
     return cut_use(&convert->cut, &convert->src, &convert->stages, err);
 }
 
+/* What is to be known of the source. */
+static void pass_notes(const convert_t *convert)
+{
+    const fsdp_ckpt_convert_config_t *config = convert->config;
+
+    for (uint64_t n = 0; config->note != NULL && n < convert->src.num_notes;
+         n++) {
+        char *text = io_path("note: %s", convert->src.notes[n]);
+
+        config->note((text != NULL) ? text : "note", config->note_arg);
+        free(text);
+    }
+}
+
 /* Everything up to the plan. */
 static fsdp_status_t prepare(convert_t *convert, const char *id,
                              uint64_t *bytes_free_p, fsdp_error_t *err)
@@ -539,6 +553,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
+    pass_notes(convert);
     FSDP_TRY_GOTO(check_outside(convert, err), err_free);
     FSDP_TRY_GOTO(apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);

@@ -87,6 +87,7 @@ typedef struct {
     fsdp_mesh_t mesh;      /* world 0 if it has none */
     const char *meta_json; /* what the writer kept beside the tensors: one
                               JSON object, "{}" if nothing */
+    uint64_t num_notes;
 } fsdp_ckpt_info_t;
 
 typedef struct {
@@ -208,6 +209,10 @@ FSDP_API const char *fsdp_ckpt_get_pattern(const fsdp_ckpt_t *ckpt, size_t i);
 /* Pointers in the results are borrowed until fsdp_ckpt_close(). */
 FSDP_API void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt,
                                  fsdp_ckpt_info_t *info_p);
+/* Note @a note (0 … num_notes - 1): what is to be known of the checkpoint though
+ * it can be read, as one line that names the file; so of a link that leads
+ * nowhere. */
+FSDP_API const char *fsdp_ckpt_get_note(const fsdp_ckpt_t *ckpt, uint64_t note);
 FSDP_API void fsdp_ckpt_get_tensor(const fsdp_ckpt_t *ckpt, uint64_t tensor,
                                    fsdp_ckpt_tensor_t *tensor_p);
 FSDP_API void fsdp_ckpt_get_piece(const fsdp_ckpt_t *ckpt, uint64_t tensor,

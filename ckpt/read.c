@@ -104,10 +104,16 @@ void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)
         .num_files = cat->num_files,
         .bytes = ckpt->bytes,
         .shows = cat->shows,
+        .num_notes = cat->num_notes,
         .step = cat->step,
         .mesh = cat->mesh,
         .meta_json = cat->meta,
     };
+}
+
+const char *fsdp_ckpt_get_note(const fsdp_ckpt_t *ckpt, uint64_t note)
+{
+    return ckpt->cat.notes[note];
 }
 
 void fsdp_ckpt_get_tensor(const fsdp_ckpt_t *ckpt, uint64_t tensor,

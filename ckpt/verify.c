@@ -472,6 +472,17 @@ done:
     return status;
 }
 
+/* What whoever only reads it is told. */
+static fsdp_status_t find_notes(verify_t *verify, const catalog_t *cat,
+                                fsdp_error_t *err)
+{
+    for (uint64_t n = 0; n < cat->num_notes; n++) {
+        FIND(verify, err, "%s", cat->notes[n]);
+    }
+
+    return FSDP_OK;
+}
+
 /* Other formats: what opening checks, and that every byte can be read. */
 static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
                                  fsdp_error_t *err)
@@ -484,6 +495,9 @@ static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
     status = open_whole(verify, look->path, &cat, &whole, err);
     if (status == FSDP_OK && whole && look->is_dir) {
         status = find_extra_files(verify, &cat, err);
+    }
+    if (status == FSDP_OK && whole) {
+        status = find_notes(verify, &cat, err);
     }
     if (status == FSDP_OK && whole) {
         status = check_with_catalog(verify, &cat, true, err);

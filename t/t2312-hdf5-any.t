@@ -43,6 +43,42 @@ f.create_dataset(\"x\", (2,), \"f4\", external=[(\"/etc/passwd\", 0, 8)])" &&
 	test_must_fail fsdp-ls out.h5 2>err && grep "/etc/passwd" err
 '
 
+test_expect_success 'links: to links, to groups, to nothing, to other files' '
+	cat >links.py <<-\END &&
+	import h5py
+	with h5py.File("links.h5", "w") as f:
+	    f["g/a"] = [1.0, 2.0]
+	    f.create_group("empty")
+	    f["to a"] = h5py.SoftLink("/g/a")
+	    f["to link"] = h5py.SoftLink("./to a")
+	    f["to group"] = h5py.SoftLink("g")
+	    f["in group"] = h5py.SoftLink("to group/a")
+	    f["to empty"] = h5py.SoftLink("/empty")
+	    f["g/up"] = h5py.SoftLink("/")
+	    f["loop"] = h5py.SoftLink("/loop")
+	    f["gone"] = h5py.SoftLink("/g/b")
+	    f["far"] = h5py.ExternalLink("far.h5", "/x")
+	END
+	"$PYTHON" links.py && fsdp-ls links.h5 >out 2>err &&
+	grep "^1 tensor, 16 B .* 5 tied names" out &&
+	for name in "to a" "to link" "to group/a" "in group" "g/up/g/a"; do
+		grep "^$name is tied to g/a$" out || return 1
+	done &&
+	cat >lost <<-\END &&
+	links.h5: /far is a link to /x in far.h5, which is not there
+	links.h5: /gone is a link to /g/b, which is not there
+	links.h5: /loop is a link to /loop, which is not there
+	END
+	sed "s/^fsdp-ls: warning: //" err | sort >have && test_cmp lost have &&
+	test_expect_code 1 fsdp-verify links.h5 >out &&
+	grep "^links.h5: " out | sort >have && test_cmp lost have &&
+	fsdp-convert --to safetensors --rename g/a=a links.h5 a.safetensors >out &&
+	sed -n "s/^note: \(links.h5: \)/\1/p" out | sort >have &&
+	test_cmp lost have && fsdp-ls a.safetensors a &&
+	cp any/new.h5 far.h5 && test_must_fail fsdp-ls links.h5 2>err &&
+	grep "links.h5: /far is a link to /x in far.h5, which is not followed" err
+'
+
 test_expect_success 'many small chunks' '
 	"$PYTHON" -c "
 import h5py, numpy

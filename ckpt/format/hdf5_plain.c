@@ -69,10 +69,11 @@ typedef struct {
     fsdp_dtype_t dtype;
 } found_t;
 
+/* Another name of what may be a dataset. */
 typedef struct {
     char *path;
-    char *target; /* path of a dataset */
-} soft_t;
+    uint64_t address;
+} name_t;
 
 typedef struct {
     const char *path;
@@ -84,8 +85,8 @@ typedef struct {
     hdf5_trailer_t trailer;
     found_t *found;
     size_t num, max;
-    soft_t *soft;
-    size_t num_soft, max_soft;
+    name_t *names;
+    size_t num_names, max_names;
     fsdp_status_t status;
     fsdp_error_t *err;
 } walk_t;
@@ -273,53 +274,190 @@ err_found:
     return status;
 }
 
-/* The path that a soft link in the group of @a link means; the caller frees
- * it. */
-static char *resolve(const char *link, const char *value)
+/* Where the header of what a link is lies. */
+static uint64_t address_of(const H5L_info_t *info)
 {
-    const char *slash = strrchr(link, '/');
+    uint64_t address = 0;
 
-    if (*value == '/') {
-        return strdup(value + 1);
+#if H5_VERSION_GE(1, 12, 0)
+    memcpy(&address, &info->u.token, sizeof(address));
+#else
+    address = info->u.address;
+#endif
+    return address;
+}
+
+static unsigned depth_of(const char *link)
+{
+    unsigned depth = 0;
+
+    for (; *link != '\0'; link++) {
+        depth += *link == '/';
     }
 
-    return io_path("%.*s%s", (slash == NULL) ? 0 : (int)(slash - link + 1),
-                   link, value);
+    return depth;
+}
+
+static fsdp_status_t too_deep(const walk_t *walk, const char *link)
+{
+    return refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                  "lies too deep: in %d groups", HDF5_DEPTH_MAX);
+}
+
+/* A link that leads nowhere is no tensor, but not forgotten either. */
+static fsdp_status_t leave_out(const walk_t *walk, const char *link,
+                               const char *target, const char *file)
+{
+    return catalog_add_note(walk->cat, walk->err,
+                            "%s: /%.150s is a link to %.100s%s%.100s, which is "
+                            "not there",
+                            walk->path, link, target,
+                            (*file != '\0') ? " in " : "", file);
+}
+
+/* @param path  Taken; NULL: no memory. */
+static fsdp_status_t add_name(walk_t *walk, char *path, uint64_t address)
+{
+    if (path != NULL && walk->num_names == walk->max_names) {
+        void *more = grow(walk->names, &walk->max_names, sizeof(*walk->names));
+
+        if (more == NULL) {
+            free(path);
+            return no_memory(walk);
+        }
+        walk->names = more;
+    }
+    if (path == NULL) {
+        return no_memory(walk);
+    }
+
+    walk->names[walk->num_names++] = (name_t){path, address};
+    return FSDP_OK;
+}
+
+typedef struct {
+    walk_t *walk;
+    const char *link;
+} below_t;
+
+/* Called for every link below a group that has another name. */
+static herr_t visit_below(hid_t group, const char *link, const H5L_info_t *info,
+                          void *arg)
+{
+    const below_t *below = arg;
+    walk_t *walk = below->walk;
+
+    (void)group;
+    if (depth_of(link) > HDF5_DEPTH_MAX) {
+        walk->status = too_deep(walk, link);
+    } else if (info->type == H5L_TYPE_HARD) {
+        walk->status = add_name(walk, io_path("%s/%s", below->link, link),
+                                address_of(info));
+    }
+    return (walk->status == FSDP_OK) ? 0 : 1;
+}
+
+static herr_t refuse_file(const char *parent, const char *group,
+                          const char *file, const char *object, unsigned *flags,
+                          hid_t fapl, void *arg)
+{
+    (void)parent;
+    (void)group;
+    (void)file;
+    (void)object;
+    (void)flags;
+    (void)fapl;
+    (void)arg;
+    return -1;
+}
+
+/* What a soft link leads to.  Other files are not opened.
+ * @return false: to nothing. */
+static bool follow(hid_t group, const char *link, hid_t lapl,
+                   H5O_type_t *type_p, uint64_t *address_p)
+{
+#if H5_VERSION_GE(1, 12, 0)
+    H5O_info2_t info;
+    herr_t rc = H5Oget_info_by_name3(group, link, &info, H5O_INFO_BASIC, lapl);
+
+    memcpy(address_p, &info.token, sizeof(*address_p));
+#else
+    H5O_info_t info;
+    herr_t rc = H5Oget_info_by_name2(group, link, &info, H5O_INFO_BASIC, lapl);
+
+    *address_p = info.addr;
+#endif
+    *type_p = info.type;
+    H5Eclear2(H5E_DEFAULT);
+    return rc >= 0;
 }
 
 static fsdp_status_t add_soft(walk_t *walk, hid_t group, const char *link,
                               size_t size)
 {
+    below_t below = {walk, link};
+    char *target = calloc(1, size + 1);
+    hid_t lapl = H5Pcreate(H5P_LINK_ACCESS);
+    fsdp_status_t status = FSDP_OK;
+    uint64_t address;
+    H5O_type_t type;
+
+    if (target == NULL || lapl < 0 ||
+        H5Pset_elink_cb(lapl, refuse_file, NULL) < 0 ||
+        H5Lget_val(group, link, target, size, H5P_DEFAULT) < 0) {
+        status = hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                            "cannot read the link /%.150s", link);
+    } else if (!follow(group, link, lapl, &type, &address)) {
+        status = leave_out(walk, link, target, "");
+    } else if (type == H5O_TYPE_DATASET) {
+        status = add_name(walk, strdup(link), address);
+    } else if (type == H5O_TYPE_GROUP &&
+               H5Lvisit_by_name(group, link, H5_INDEX_NAME, H5_ITER_NATIVE,
+                                visit_below, &below, lapl) < 0) {
+        status = hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                            "cannot list what /%.150s leads to", link);
+    }
+    H5Pclose(lapl);
+    free(target);
+
+    return (status == FSDP_OK) ? walk->status : status;
+}
+
+/* Whether HDF5 could find a file that a link names. */
+static bool is_there(const walk_t *walk, const char *file)
+{
+    char *path = (file[0] == '/') ? strdup(file)
+                                  : io_path("%s/%s", walk->cat->root, file);
+    bool there = path == NULL || access(path, F_OK) == 0;
+
+    free(path);
+    return there;
+}
+
+static fsdp_status_t see_external(walk_t *walk, hid_t group, const char *link,
+                                  size_t size)
+{
     char *value = calloc(1, size + 1);
-    soft_t soft = {0};
+    const char *file, *object;
+    fsdp_status_t status;
 
-    if (walk->num_soft == walk->max_soft) {
-        void *more = grow(walk->soft, &walk->max_soft, sizeof(*walk->soft));
-
-        if (more == NULL) {
-            free(value);
-            return no_memory(walk);
-        }
-        walk->soft = more;
-    }
     if (value == NULL ||
-        H5Lget_val(group, link, value, size, H5P_DEFAULT) < 0) {
-        free(value);
-        return hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
-                          "cannot read the link /%.150s", link);
+        H5Lget_val(group, link, value, size, H5P_DEFAULT) < 0 ||
+        H5Lunpack_elink_val(value, size, NULL, &file, &object) < 0) {
+        status = hdf5_error(walk->err, FSDP_ERR_CORRUPT, walk->path,
+                            "cannot read the link /%.150s", link);
+    } else if (is_there(walk, file)) {
+        status = refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                        "is a link to %.100s in %.100s, which is not followed: "
+                        "name that file, or copy what it holds into this one "
+                        "('h5copy -f ext')",
+                        object, file);
+    } else {
+        status = leave_out(walk, link, object, file);
     }
-
-    soft.path = strdup(link);
-    soft.target = resolve(link, value);
     free(value);
-    if (soft.path == NULL || soft.target == NULL) {
-        free(soft.path);
-        free(soft.target);
-        return no_memory(walk);
-    }
 
-    walk->soft[walk->num_soft++] = soft;
-    return FSDP_OK;
+    return status;
 }
 
 /* Of an object with several names by the first one. */
@@ -361,30 +499,6 @@ static fsdp_status_t visit_hard(walk_t *walk, hid_t group, const char *link,
     return status;
 }
 
-/* Where the header of what a link is lies. */
-static uint64_t address_of(const H5L_info_t *info)
-{
-    uint64_t address = 0;
-
-#if H5_VERSION_GE(1, 12, 0)
-    memcpy(&address, &info->u.token, sizeof(address));
-#else
-    address = info->u.address;
-#endif
-    return address;
-}
-
-static unsigned depth_of(const char *link)
-{
-    unsigned depth = 0;
-
-    for (; *link != '\0'; link++) {
-        depth += *link == '/';
-    }
-
-    return depth;
-}
-
 /* Called for every link below the root; each group is entered once.  HDF5
  * calls itself for a group in a group, and follows each path from the root. */
 static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
@@ -393,8 +507,7 @@ static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
     walk_t *walk = arg;
 
     if (depth_of(link) > HDF5_DEPTH_MAX) {
-        walk->status = refuse(walk, FSDP_ERR_UNSUPPORTED, link,
-                              "lies too deep: in %d groups", HDF5_DEPTH_MAX);
+        walk->status = too_deep(walk, link);
         return 1;
     }
 
@@ -405,10 +518,12 @@ static herr_t visit(hid_t group, const char *link, const H5L_info_t *info,
     case H5L_TYPE_SOFT:
         walk->status = add_soft(walk, group, link, info->u.val_size);
         break;
+    case H5L_TYPE_EXTERNAL:
+        walk->status = see_external(walk, group, link, info->u.val_size);
+        break;
     default:
-        walk->status =
-            refuse(walk, FSDP_ERR_UNSUPPORTED, link,
-                   "is a link into another file, which is not followed");
+        walk->status = refuse(walk, FSDP_ERR_UNSUPPORTED, link,
+                              "is a link of a kind that is not known");
     }
 
     return (walk->status == FSDP_OK) ? 0 : 1;
@@ -498,74 +613,61 @@ static fsdp_status_t put_tensor(const walk_t *walk, const found_t *found,
                            where, err);
 }
 
-static int compare_path(const void *key, const void *member)
+static int compare_addresses(const void *a, const void *b)
 {
-    return strcmp(key, ((const found_t *)member)->path);
+    const found_t *x = a, *y = b;
+
+    return (x->address != y->address)
+               ? (x->address > y->address) - (x->address < y->address)
+               : strcmp(x->path, y->path);
 }
 
-static int compare_paths(const void *a, const void *b)
+/* The first dataset at an address or behind it. */
+static const found_t *find_address(const walk_t *walk, uint64_t address)
 {
-    return strcmp(((const found_t *)a)->path, ((const found_t *)b)->path);
+    size_t low = 0, high = walk->num;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (walk->found[middle].address < address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+
+    return &walk->found[low];
 }
 
-/* Another path of a dataset: @a link, and @a rest behind it. */
 static fsdp_status_t put_alias(const walk_t *walk, catalog_t *cat,
-                               const char *link, const char *rest,
-                               const found_t *owner)
+                               const char *path, const found_t *owner)
 {
-    char *path = io_path("%s%s", link, rest);
-    char *name = (path == NULL) ? NULL
-                 : walk->ours   ? hdf5_path_name(path)
-                                : strdup(path);
+    char *name = walk->ours ? hdf5_path_name(path) : strdup(path);
     fsdp_status_t status =
         (name != NULL) ? catalog_add_alias(cat, name, owner->name, walk->err)
                        : no_memory(walk);
 
-    free(path);
     free(name);
     return status;
 }
 
-/* A soft link to a group: all datasets below it have another path. */
-static fsdp_status_t put_group_aliases(const walk_t *walk, catalog_t *cat,
-                                       const soft_t *soft)
-{
-    size_t size = strlen(soft->target);
-    bool any = false;
-
-    for (size_t i = 0; i < walk->num; i++) {
-        const found_t *found = &walk->found[i];
-
-        if (strncmp(found->path, soft->target, size) == 0 &&
-            found->path[size] == '/') {
-            FSDP_TRY(
-                put_alias(walk, cat, soft->path, found->path + size, found));
-            any = true;
-        }
-    }
-
-    return any ? FSDP_OK
-               : refuse(walk, FSDP_ERR_UNSUPPORTED, soft->path,
-                        "is a link to /%.100s, which is no dataset and has "
-                        "none below it",
-                        soft->target);
-}
-
-/* Soft links to datasets are aliases.  Leaves walk->found sorted by path. */
+/* Soft links to datasets, and what lies in groups that have other names, are
+ * aliases; texts are values, which have one name.  Leaves walk->found sorted
+ * by address. */
 static fsdp_status_t put_aliases(walk_t *walk, catalog_t *cat)
 {
     if (walk->num > 0) {
-        qsort(walk->found, walk->num, sizeof(*walk->found), compare_paths);
+        qsort(walk->found, walk->num, sizeof(*walk->found), compare_addresses);
     }
-    for (size_t i = 0; i < walk->num_soft; i++) {
-        const soft_t *soft = &walk->soft[i];
-        const found_t *owner =
-            (walk->num == 0) ? NULL
-                             : bsearch(soft->target, walk->found, walk->num,
-                                       sizeof(*walk->found), compare_path);
+    for (size_t i = 0; i < walk->num_names; i++) {
+        const name_t *name = &walk->names[i];
+        const found_t *owner = find_address(walk, name->address);
 
-        FSDP_TRY((owner != NULL) ? put_alias(walk, cat, soft->path, "", owner)
-                                 : put_group_aliases(walk, cat, soft));
+        if (owner < walk->found + walk->num &&
+            owner->address == name->address) {
+            FSDP_TRY(put_alias(walk, cat, name->path, owner));
+        }
     }
 
     return FSDP_OK;
@@ -881,12 +983,11 @@ static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
     for (size_t i = 0; i < walk.num; i++) {
         free_found(&walk.found[i]);
     }
-    for (size_t i = 0; i < walk.num_soft; i++) {
-        free(walk.soft[i].path);
-        free(walk.soft[i].target);
+    for (size_t i = 0; i < walk.num_names; i++) {
+        free(walk.names[i].path);
     }
     free(walk.found);
-    free(walk.soft);
+    free(walk.names);
     free(walk.trailer.rows);
     map_free(&walk.seen);
     return status;
