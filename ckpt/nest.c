@@ -417,7 +417,8 @@ static bool is_number(const nest_node_t *node, uint32_t number)
            memcmp(node->key, text, node->key_size) == 0;
 }
 
-/* Put the elements of a list into their order; all must be there. */
+/* Put the elements of a list into their order.  All must be there, but in
+ * PyTorch's distributed checkpoints, which leave out empty dicts. */
 static fsdp_status_t sort_list(nest_t *nest, uint32_t index, fsdp_error_t *err)
 {
     nest_node_t *list = &nest->nodes[index];
@@ -439,7 +440,7 @@ static fsdp_status_t sort_list(nest_t *nest, uint32_t index, fsdp_error_t *err)
     list->first = items[0]; /* it was made for what is in it */
     list->last = items[num - 1];
     free(items);
-    if (good) {
+    if (good || nest->cat->format == FSDP_CKPT_DCP) {
         return FSDP_OK;
     }
 

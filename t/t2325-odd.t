@@ -7,7 +7,7 @@ test_description='state dicts with odd things in them, by PyTorch'
 want_torch 'import torch'
 
 test_expect_success TORCH 'made by PyTorch' '
-	mkdir zero plain && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	mkdir zero plain beside && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
 	import torch
 	def save(name, **state):
 	    torch.save(state, name + ".pt")
@@ -19,6 +19,9 @@ test_expect_success TORCH 'made by PyTorch' '
 	save("storage", w=w, bad=torch.ones(2).storage())
 	save("nul", w=w, s="a\0b")
 	save("none")
+	save("list", l=[{"a": w}, {}, {"a": w + 1}])
+	save("beside/model", w=w)
+	torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "beside/bad.pt")
 	save("values", a=1, b={"c": "x"})
 	save("zero/mp_rank_00_model_states", module={"w": w}, buffer_names=[],
 	     param_shapes=[{"w": w.shape}], t=torch.arange(3), step=(w, 4))
@@ -54,6 +57,20 @@ test_expect_success TORCH 'what is not read stays alone' '
 	if test -e half.pt # PyTorch 1 cannot save it
 	then not_read complex32 half.pt && not_read complex32 half
 	fi
+'
+
+test_expect_success TORCH 'a file of another kind beside the weights' '
+	fsdp-ls beside >out && grep "^model.w  *f32" out &&
+	grep "^bad .*unread" out &&
+	expect_code 2 fsdp-convert beside beside.h5 2>err &&
+	grep "exclude .bad" err && fsdp-convert -x bad beside beside.h5 &&
+	expect_code 2 fsdp-ls beside/bad.pt
+'
+
+test_expect_success TORCH 'a list of which a distributed checkpoint has parts' '
+	fsdp-convert --to dcp -x l.1 list.pt list && fsdp-diff -x l.1 list.pt list &&
+	fsdp-convert --to dcp list list-2 && fsdp-diff list list-2 &&
+	fsdp-convert --to hdf5 list-2 list-3 && fsdp-diff list list-3
 '
 
 test_expect_success TORCH 'a NUL in a text' '

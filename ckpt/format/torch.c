@@ -267,15 +267,37 @@ static fsdp_status_t read_opened(torch_reader_t *reader)
                       on_value, reader, reader->err);
 }
 
+/* A file beside others, such as an archive of TorchScript. */
+static fsdp_status_t add_unread(torch_reader_t *reader)
+{
+    const char *prefix = reader->member->prefix;
+    char *name = strndup(prefix, strlen(prefix) - 1); /* without its dot */
+    torch_found_t *found;
+    fsdp_status_t status = (name != NULL)
+                               ? append(reader, name, TORCH_VALUE, 0, &found)
+                               : no_memory(reader);
+
+    free(name);
+    FSDP_TRY(status);
+    found->json = strdup("{\"$unread\": \"is a file of a kind that is not read "
+                         "here\"}");
+    return (found->json != NULL) ? FSDP_OK : no_memory(reader);
+}
+
 static fsdp_status_t read_member(torch_reader_t *reader, const char *path,
                                  const torch_member_t *member)
 {
     torch_file_t file = {0};
     fsdp_status_t status;
 
-    FSDP_TRY(torch_file_open(path, &file, reader->err));
-    reader->file = &file;
     reader->member = member;
+    status = torch_file_open(path, &file, reader->err);
+    if (status == FSDP_ERR_UNSUPPORTED && member->prefix[0] != '\0' &&
+        !member->ranked) {
+        return add_unread(reader);
+    }
+    FSDP_TRY(status);
+    reader->file = &file;
     status = read_opened(reader);
     reader->file = NULL;
     torch_file_close(&file);
