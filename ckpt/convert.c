@@ -164,7 +164,8 @@ static fsdp_status_t check_spans(const convert_t *convert,
     }
     span_mark(src, used, wanted);
     span_keep_part(src, wanted, convert->rank, convert->world);
-    status = span_check(src, wanted, NULL, NULL, &result->bytes_read, err);
+    status = span_check(src, wanted, convert->config->engine.jobs, NULL, NULL,
+                        &result->bytes_read, err);
 err_free:
     free(wanted);
     free(used);

@@ -114,7 +114,8 @@ static fsdp_status_t compare(read_check_t *check, const catalog_t *cat,
         }
     }
     if (any(spans, cat->num_spans)) {
-        FSDP_TRY(span_check(cat, spans, NULL, NULL, bytes_p, err));
+        FSDP_TRY(span_check(cat, spans, (engine != NULL) ? engine->jobs : 0,
+                            NULL, NULL, bytes_p, err));
         for (uint64_t s = 0; s < cat->num_spans; s++) {
             check->spans[s] |= spans[s];
         }

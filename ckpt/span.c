@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
 
-#define BUFFER (1u << 20)
+#define BUFFER    (256u << 10) /* of each thread */
+#define JOBS_MOST 8
 
 fsdp_status_t span_add_storages(catalog_t *cat, uint32_t file,
                                 const torch_file_t *from, fsdp_error_t *err)
@@ -127,30 +129,94 @@ void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
     }
 }
 
-fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
-                         span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
-                         fsdp_error_t *err)
+/* --- Checking ------------------------------------------------------------- */
+
+typedef struct {
+    const catalog_t *cat;
+    const bool *wanted;
+    span_mismatch_f mismatch;
+    void *arg;
+    files_t *files;
+    pthread_mutex_t lock; /* over what follows */
+    uint64_t next, bytes;
+    fsdp_status_t status; /* of the first that failed */
+    fsdp_error_t err;
+} check_t;
+
+/* Under the lock: the next span, NULL at the end, which a failure is too. */
+static const catalog_span_t *take(check_t *check)
 {
-    char *buffer = malloc(BUFFER);
-    fsdp_status_t status = FSDP_OK;
-    files_t *files = NULL;
+    while (check->status == FSDP_OK && check->next < check->cat->num_spans) {
+        uint64_t s = check->next++;
 
-    if (buffer == NULL) {
-        status =
-            fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", cat->path);
-        goto err_free;
-    }
-
-    FSDP_TRY_GOTO(files_open(cat, NULL, O_RDONLY, &files, err), err_free);
-    for (uint64_t s = 0; s < cat->num_spans && status == FSDP_OK; s++) {
-        if (wanted == NULL || wanted[s]) {
-            status = check_one(cat, files, &cat->spans[s], buffer, mismatch,
-                               arg, err);
-            *bytes_p += cat->spans[s].bytes;
+        if (check->wanted == NULL || check->wanted[s]) {
+            return &check->cat->spans[s];
         }
     }
-err_free:
-    status = files_close(files, status, err);
+
+    return NULL;
+}
+
+static void *work(void *arg)
+{
+    check_t *check = arg;
+    char *buffer = malloc(BUFFER);
+    const catalog_span_t *span;
+    fsdp_status_t status;
+    fsdp_error_t err;
+
+    pthread_mutex_lock(&check->lock);
+    while ((span = take(check)) != NULL) {
+        pthread_mutex_unlock(&check->lock);
+        status = (buffer != NULL)
+                     ? check_one(check->cat, check->files, span, buffer,
+                                 check->mismatch, check->arg, &err)
+                     : fsdp_error_set(&err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                      check->cat->path);
+        pthread_mutex_lock(&check->lock);
+        check->bytes += span->bytes;
+        if (status != FSDP_OK && check->status == FSDP_OK) {
+            check->status = status;
+            check->err = err;
+        }
+    }
+    pthread_mutex_unlock(&check->lock);
     free(buffer);
-    return status;
+    return NULL;
+}
+
+fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
+                         uint32_t jobs, span_mismatch_f mismatch, void *arg,
+                         uint64_t *bytes_p, fsdp_error_t *err)
+{
+    check_t check = {.cat = cat,
+                     .wanted = wanted,
+                     .mismatch = mismatch,
+                     .arg = arg,
+                     .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t threads[JOBS_MOST];
+    fsdp_status_t status;
+    uint32_t num = 0;
+
+    if (jobs == 0 || jobs > JOBS_MOST) {
+        jobs = JOBS_MOST;
+    }
+    FSDP_TRY(files_open(cat, NULL, O_RDONLY, &check.files, err));
+    /* Fewer threads than wanted are no error; the caller's is one. */
+    while (num + 1 < jobs && num + 1 < cat->num_spans &&
+           pthread_create(&threads[num], NULL, work, &check) == 0) {
+        num++;
+    }
+    work(&check);
+    while (num > 0) {
+        pthread_join(threads[--num], NULL);
+    }
+    pthread_mutex_destroy(&check.lock);
+
+    *bytes_p += check.bytes;
+    status = check.status;
+    if (status != FSDP_OK && err != NULL) {
+        *err = check.err;
+    }
+    return files_close(check.files, status, err);
 }

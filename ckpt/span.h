@@ -34,13 +34,14 @@ void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
  * Read spans and compare their checksums.
  *
  * @param wanted    One for each span; NULL: all are read.
- * @param mismatch  NULL: the first one ends the run.
+ * @param jobs      Threads, at most; 0: the default.
+ * @param mismatch  Called by any of them; NULL: the first one ends the run.
  * @param bytes_p   How many bytes were read are added.
  *
  * @return FSDP_ERR_CORRUPT, naming file and bytes.
  */
 fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
-                         span_mismatch_f mismatch, void *arg, uint64_t *bytes_p,
-                         fsdp_error_t *err);
+                         uint32_t jobs, span_mismatch_f mismatch, void *arg,
+                         uint64_t *bytes_p, fsdp_error_t *err);
 
 #endif

@@ -165,8 +165,9 @@ static fsdp_status_t check_spans(piece_check_t *check, const catalog_t *cat,
 
     memset(wanted, true, cat->num_spans);
     span_keep_part(cat, wanted, verify->ranks.rank, verify->ranks.world);
-    status =
-        span_check(cat, wanted, on_bad_span, check, &verify->result.bytes, why);
+    status = span_check(cat, wanted,
+                        (verify->engine != NULL) ? verify->engine->jobs : 0,
+                        on_bad_span, check, &verify->result.bytes, why);
     free(wanted);
     return status;
 }

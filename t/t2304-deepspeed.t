@@ -68,6 +68,20 @@ test_expect_success 'a flipped bit in a partition is found by its CRC-32' '
 	done
 '
 
+test_expect_success 'of several, one thread finds them all and so do many' '
+	for name in $(cd "$samples" && ls -d ds-z*-a); do
+		rm -rf copy && cp -r "$samples/$name/ckpt" copy &&
+		for file in $(find copy -name "*_optim_states.pt"); do
+			flip "$file" || return 1
+		done &&
+		for jobs in 1 8; do
+			fsdp-verify -j $jobs copy >out
+			test $? = 1 && grep CRC-32 out | sort >found.$jobs || return 1
+		done &&
+		test "$(wc -l <found.1)" -ge 2 && test_cmp found.1 found.8 || return 1
+	done
+'
+
 test_expect_success 'a rank of a larger run is not taken along' '
 	for name in $(cd "$samples" && ls -d ds-z*-a); do
 		rm -rf copy && cp -r "$samples/$name/ckpt" copy &&
