@@ -112,9 +112,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         argp_error(state, "a checkpoint is needed");
         return 0;
     case ARGP_KEY_END:
-        if (set->recipe != NULL && set->manifest == NULL) {
-            argp_error(state, "--recipe goes with --manifest");
-        }
         if ((set->clean || set->repair) && set->manifest != NULL) {
             argp_error(state, "%s and --manifest do not go together",
                        set->clean ? "--clean" : "--repair");
@@ -256,8 +253,8 @@ static int verify(settings_t *set)
     tool_begin(&set->tool, "verifying");
     status = mend(set, &gather, &err);
     if (status == FSDP_OK) {
-        status = fsdp_ckpt_verify(set->path, &set->tool.engine, &ranks,
-                                  add_finding, &gather, &result, &err);
+        status = fsdp_ckpt_verify(set->path, set->recipe, &set->tool.engine,
+                                  &ranks, add_finding, &gather, &result, &err);
     }
     progress_end();
     if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {

@@ -454,11 +454,12 @@ typedef struct {
  * where it has them.  Findings are no error: the call returns FSDP_OK and
  * result_p->findings > 0.
  *
+ * @param recipe  As in fsdp_ckpt_open_with(); NULL: none.
  * @param ranks  NULL: this process is alone.  Else rank 0 is told the findings
  *               of all and has the result; the others have only the number of
  *               findings.  All return the same, as in fsdp_ckpt_convert().
  */
-FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path,
+FSDP_API fsdp_status_t fsdp_ckpt_verify(const char *path, const char *recipe,
                                         const fsdp_ckpt_engine_t *engine,
                                         const fsdp_ckpt_ranks_t *ranks,
                                         fsdp_ckpt_finding_f finding, void *arg,

@@ -146,7 +146,7 @@ static fsdp_status_t verify_member(const keep_t *keep, const char *path,
     fsdp_ckpt_verify_result_t result = {0};
     fsdp_error_t why = {0};
     fsdp_status_t status = fsdp_ckpt_verify(
-        path, keep->engine, NULL, first_finding, member, &result, &why);
+        path, NULL, keep->engine, NULL, first_finding, member, &result, &why);
 
     member->valid = status == FSDP_OK && result.findings == 0;
     member->unread = status == FSDP_ERR_IO;

@@ -337,7 +337,10 @@ static fsdp_status_t open_whole(verify_t *verify, const char *path,
                                 fsdp_error_t *err)
 {
     fsdp_error_t why;
-    fsdp_status_t status = format_open(path, cat, &why);
+    fsdp_status_t status;
+
+    cat->recipe = verify->recipe;
+    status = format_open(path, cat, &why);
 
     *whole_p = status == FSDP_OK;
     if (status == FSDP_ERR_NOT_FOUND) {
@@ -651,7 +654,7 @@ static fsdp_status_t run(verify_t *verify, const char *path, fsdp_error_t *err)
     return status;
 }
 
-fsdp_status_t fsdp_ckpt_verify(const char *path,
+fsdp_status_t fsdp_ckpt_verify(const char *path, const char *recipe,
                                const fsdp_ckpt_engine_t *engine,
                                const fsdp_ckpt_ranks_t *ranks,
                                fsdp_ckpt_finding_f finding, void *arg,
@@ -661,6 +664,7 @@ fsdp_status_t fsdp_ckpt_verify(const char *path,
     fsdp_ckpt_engine_t shared =
         (engine != NULL) ? *engine : (fsdp_ckpt_engine_t){0};
     verify_t verify = {
+        .recipe = recipe,
         .engine = engine,
         .finding = finding,
         .arg = arg,

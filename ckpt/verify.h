@@ -17,6 +17,7 @@
 enum { VERIFY_MODEL = 0, VERIFY_OPTIM = 1, VERIFY_KINDS = 2 };
 
 typedef struct {
+    const char *recipe; /* of flat parameters, or NULL */
     const fsdp_ckpt_engine_t *engine;
     fsdp_ckpt_finding_f finding;
     void *arg;

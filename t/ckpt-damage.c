@@ -204,13 +204,10 @@ static void look_at(const char *path)
         seen->status = hash_all(ckpt, &engine);
         fsdp_ckpt_close(ckpt);
     }
-    /* It cannot be told of a recipe. */
-    if (recipe == NULL) {
-        seen->verify = fsdp_ckpt_verify(path, &engine, NULL, on_finding, NULL,
-                                        &result, NULL);
-        seen->findings = result.findings;
-        seen->unchecked = result.unchecked;
-    }
+    seen->verify = fsdp_ckpt_verify(path, recipe, &engine, NULL, on_finding,
+                                    NULL, &result, NULL);
+    seen->findings = result.findings;
+    seen->unchecked = result.unchecked;
     seen->done = true;
 }
 
@@ -503,7 +500,7 @@ static const char *judge(const place_t *place)
     }
     if (seen->status != FSDP_OK) {
         errors++;
-        return (recipe != NULL || seen->verify != FSDP_OK || seen->findings > 0)
+        return (seen->verify != FSDP_OK || seen->findings > 0)
                    ? NULL
                    : "it cannot be read, but verifies";
     }
@@ -515,7 +512,7 @@ static const char *judge(const place_t *place)
     if (!may_differ) {
         return "it holds something else";
     }
-    if (recipe == NULL && seen->verify == FSDP_OK && seen->findings == 0 &&
+    if (seen->verify == FSDP_OK && seen->findings == 0 &&
         seen->unchecked == 0) {
         return "it holds something else, and verifying says that all was "
                "checked";

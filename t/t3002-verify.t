@@ -291,8 +291,7 @@ test_expect_success 'a manifest: what is none, and usage' '
 	echo "{\"tensors\": [{\"name\": \"a\"}]}" >bad.json &&
 	expect_code 65 fsdp-verify --manifest bad.json two.safetensors 2>err &&
 	grep "bad.json: a tensor without name, shape, dtype or sha256 a" err &&
-	expect_code 65 fsdp-verify --manifest none.json two.safetensors &&
-	expect_code 64 fsdp-verify --recipe bad.json two.safetensors
+	expect_code 65 fsdp-verify --manifest none.json two.safetensors
 '
 
 test_expect_success 'a manifest: a damaged file' '

@@ -154,6 +154,16 @@ test_expect_success 'quiet stops at the first difference' '
 	expect_code 1 fsdp-diff -q four small
 '
 
+test_expect_success SAMPLES 'a recipe for flat parameters, for verify too' '
+	for manifest in $(grep -l "\"flat_recipe\"" \
+		"$FSDP_SAMPLES"/checkpoints/*/manifest.json); do
+		ckpt=${manifest%/*}/ckpt &&
+		expect_code 65 fsdp-verify "$ckpt" 2>err && grep "recipe" err &&
+		fsdp-verify --recipe "$manifest" "$ckpt" >out &&
+		grep "^good: .* of torch read" out || return 1
+	done
+'
+
 test_expect_success SAMPLES 'a recipe for flat parameters, of either side' '
 	for manifest in $(grep -l "\"flat_recipe\"" \
 			"$FSDP_SAMPLES"/checkpoints/*/manifest.json); do

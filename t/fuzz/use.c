@@ -100,7 +100,7 @@ void fuzz_use(const char *path, const char *recipe, const char *manifest)
     /* Ours goes through HDF5's own code too when it is verified, once its
      * checksums are right: that code crashes over bytes made to do so. */
     if (format != FSDP_CKPT_HDF5) {
-        (void)fsdp_ckpt_verify(path, &engine, NULL, NULL, NULL, &verified,
+        (void)fsdp_ckpt_verify(path, NULL, &engine, NULL, NULL, NULL, &verified,
                                &err);
     }
     if (manifest != NULL) {
