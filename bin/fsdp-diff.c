@@ -297,7 +297,7 @@ int main(int argc, char **argv)
     const struct argp argp = {
         options, parse_option, "A B", doc, tool_children, 0, 0,
     };
-    settings_t set = {0};
+    settings_t set = {.diff = FSDP_CKPT_DIFF_INIT};
     int code;
 
     cli_parse("fsdp-diff", &argp, argc, argv, &set);

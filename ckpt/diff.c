@@ -372,6 +372,7 @@ fsdp_status_t fsdp_ckpt_diff(const char *path_a, const char *path_b,
     double began = clock_now();
     fsdp_status_t status;
 
+    FSDP_TRY_SIZE(config, err);
     if (!(config->rtol >= 0 && config->atol >= 0)) {
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "a tolerance may not be negative");

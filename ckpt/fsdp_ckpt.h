@@ -534,6 +534,7 @@ FSDP_API fsdp_status_t fsdp_ckpt_check_manifest(
     fsdp_ckpt_manifest_result_t *result_p, fsdp_error_t *err);
 
 typedef struct {
+    size_t size; /* FSDP_CKPT_DIFF_INIT sets it */
     /* Both 0: bit for bit; else |a - b| <= atol + rtol * max(|a|, |b|), and
      * NaN equals NaN. */
     double rtol, atol;
@@ -552,6 +553,11 @@ typedef struct {
     const char *const *set;
     size_t num_set;
 } fsdp_ckpt_diff_config_t;
+
+#define FSDP_CKPT_DIFF_INIT                     \
+    {                                           \
+        .size = sizeof(fsdp_ckpt_diff_config_t) \
+    }
 
 /* How one tensor differs. */
 typedef enum {

@@ -277,6 +277,7 @@ fsdp_status_t fsdp_ckpt_latest(const char *dir,
     fsdp_status_t status;
     int n;
 
+    FSDP_TRY_SIZE(config, err);
     FSDP_TRY_GOTO(keep_open(&keep, err), err_close);
     FSDP_TRY_GOTO(find_newest(&keep, config, &newest, err), err_close);
     n = snprintf(result.path, sizeof(result.path), "%s/%s", dir, newest->name);
@@ -482,6 +483,7 @@ fsdp_status_t fsdp_ckpt_prune(const char *dir,
     fsdp_ckpt_prune_result_t result = {0};
     fsdp_status_t status;
 
+    FSDP_TRY_SIZE(config, err);
     if (config->keep_last == 0) {
         return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
                               "at least one checkpoint is kept");

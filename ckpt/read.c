@@ -37,9 +37,11 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
                              .num_rules = config->num_rules,
                              .set = config->set,
                              .num_set = config->num_set};
-    fsdp_ckpt_t *ckpt = calloc(1, sizeof(*ckpt));
     fsdp_status_t status;
+    fsdp_ckpt_t *ckpt;
 
+    FSDP_TRY_SIZE(config, err);
+    ckpt = calloc(1, sizeof(*ckpt));
     if (ckpt == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
     }

@@ -23,4 +23,17 @@
         }                                     \
     } while (0)
 
+/* A configuration of the caller's begins with its size, which differs where it
+ * was not initialised, or was built with the header of another version. */
+#define FSDP_TRY_SIZE(_config, _err)                                        \
+    do {                                                                    \
+        if ((_config)->size != sizeof(*(_config))) {                        \
+            return fsdp_error_set(                                          \
+                _err, FSDP_ERR_INVALID_PARAM,                               \
+                "a configuration has %zu bytes instead of %zu: initialise " \
+                "it with its _INIT, from the header of this version",       \
+                (_config)->size, sizeof(*(_config)));                       \
+        }                                                                   \
+    } while (0)
+
 #endif

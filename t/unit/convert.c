@@ -156,16 +156,46 @@ static bool print_difference(const fsdp_ckpt_difference_t *difference,
     return true;
 }
 
+/* What was not initialised, or is of another version, is refused. */
+static void test_sizes(const char *path)
+{
+    fsdp_ckpt_diff_config_t diff = FSDP_CKPT_DIFF_INIT;
+    fsdp_ckpt_open_config_t open = FSDP_CKPT_OPEN_INIT;
+    fsdp_ckpt_latest_config_t latest = FSDP_CKPT_LATEST_INIT;
+    fsdp_ckpt_prune_config_t prune = FSDP_CKPT_PRUNE_INIT;
+    fsdp_ckpt_diff_result_t diff_result;
+    fsdp_ckpt_latest_result_t latest_result;
+    fsdp_ckpt_prune_result_t prune_result;
+    fsdp_ckpt_t *ckpt;
+
+    diff.size--;
+    open.size++;
+    latest.size = 0;
+    prune.size = 0;
+    prune.keep_last = 1;
+    ok(fsdp_ckpt_diff(path, path, &diff, NULL, NULL, &diff_result, NULL) ==
+               FSDP_ERR_INVALID_PARAM &&
+           fsdp_ckpt_open_with(path, &open, &ckpt, NULL) ==
+               FSDP_ERR_INVALID_PARAM &&
+           fsdp_ckpt_latest(dir, &latest, &latest_result, NULL) ==
+               FSDP_ERR_INVALID_PARAM &&
+           fsdp_ckpt_prune(dir, &prune, &prune_result, NULL) ==
+               FSDP_ERR_INVALID_PARAM,
+       "a configuration of another size is refused");
+}
+
 /* @return tensors compared, 0 if any differs. */
 static uint64_t same(const char *a, const char *b, bool only_model)
 {
-    fsdp_ckpt_diff_config_t config = {.only_model = only_model};
+    fsdp_ckpt_diff_config_t config = FSDP_CKPT_DIFF_INIT;
     char *left = io_path("%s/%s", dir, a), *right = io_path("%s/%s", dir, b);
     fsdp_ckpt_diff_result_t result = {0};
     fsdp_error_t err = {0};
-    fsdp_status_t status = fsdp_ckpt_diff(
-        left, right, &config, print_difference, NULL, &result, &err);
+    fsdp_status_t status;
 
+    config.only_model = only_model;
+    status = fsdp_ckpt_diff(left, right, &config, print_difference, NULL,
+                            &result, &err);
     if (status != FSDP_OK) {
         printf("# %s\n", err.text);
     }
@@ -407,13 +437,16 @@ static void test_cast(void)
        "and back to f32 %s", err.text);
     {
         char *a = io_path("%s/step-00000007", dir), *b = io_path("%s/y", dir);
-        fsdp_ckpt_diff_config_t config = {.rtol = 1e-30, .atol = 1e-300};
+        fsdp_ckpt_diff_config_t config = FSDP_CKPT_DIFF_INIT;
         fsdp_ckpt_diff_result_t diff = {0};
 
+        config.rtol = 1e-30;
+        config.atol = 1e-300;
         ok(fsdp_ckpt_diff(a, b, &config, print_difference, NULL, &diff, &err) ==
                    FSDP_OK &&
                diff.differences == 0 && diff.tensors == NUM,
            "gives the same numbers");
+        test_sizes(a);
         free(a);
         free(b);
     }
