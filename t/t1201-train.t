@@ -196,24 +196,28 @@ test_expect_success 'a loss that is not a number ends the run' '
 test_expect_success 'SIGTERM ends a run alone after its step' '
 	{ fsdp-train $tiny --steps 1000000 text >term.out 2>term.err & } &&
 	pid=$! &&
-	for i in 1 2 3 4 5 6 7 8 9 10; do
-		sleep 0.5
-		grep -q "^ *1 " term.out && break
-	done &&
+	wait_for 60 grep -q "^ *1 " term.out &&
 	kill -TERM $pid &&
 	expect_code 69 wait $pid &&
 	grep "SIGTERM" term.err
 '
 
-# term COMMAND...: all its ranks get SIGTERM after a while.
+# term N SIGN COMMAND...: all its N ranks get SIGTERM when they are ready for it
+# and the command SIGN succeeds.
 term() {
+	ranks=$1 sign=$2 && shift 2 &&
 	{ "$@" >term.out 2>term.err & } &&
 	launcher=$! &&
-	sleep 2 &&
+	wait_for 60 ready "$ranks" && wait_for 60 $sign &&
 	cat pids.* | xargs kill -TERM &&
 	{ wait $launcher; code=$?; } &&
 	cat term.err &&
 	test $code -eq 69
+}
+
+ready() {
+	pids=$(cat pids.*) && test "$(echo "$pids" | wc -l)" = "$1" &&
+		catches 15 $pids
 }
 
 test_expect_success MPI 'SIGTERM to all ranks ends training after a step' '
@@ -223,8 +227,8 @@ test_expect_success MPI 'SIGTERM to all ranks ends training after a step' '
 	exec fsdp-train "$@"
 	EOF
 	chmod +x ranks && rm -f pids.* &&
-	term mpirun_np 2 ./ranks $tiny --steps 1000000 --save stopped \
-		--save-every 50 text &&
+	term 2 "test -e stopped/latest" mpirun_np 2 ./ranks $tiny \
+		--steps 1000000 --save stopped --save-every 50 text &&
 	grep "stopped by SIGTERM after step" term.err &&
 	fsdp-verify stopped
 '
@@ -232,9 +236,10 @@ test_expect_success MPI 'SIGTERM to all ranks ends training after a step' '
 test_expect_success 'SIGTERM ends sampling and validation' '
 	rm -f pids.* &&
 	train one --steps 1 --save one.ckpt &&
-	term ./ranks --sample x --init-from one.ckpt --tokens 16777216 &&
+	term 1 true ./ranks --sample x --init-from one.ckpt --tokens 16777216 &&
 	rm -f pids.* &&
-	term ./ranks --eval $tiny --init-from one.ckpt --valid-count 1000000 text
+	term 1 true ./ranks --eval $tiny --init-from one.ckpt \
+		--valid-count 1000000 text
 '
 
 test_expect_success 'resume says that the newest checkpoint is damaged' '

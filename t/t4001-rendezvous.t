@@ -31,11 +31,7 @@ ring_srun() {
 }
 
 no_rank_left() {
-	for i in 1 2 3 4 5 6 7 8 9 10; do
-		pgrep -f "^$ring .*--run-dir=$1" || return 0
-		sleep 0.5
-	done
-	return 1
+	wait_for 30 no_process "^$ring .*--run-dir=$1"
 }
 
 test_expect_success '2 nodes of 2 ranks' '
@@ -162,10 +158,7 @@ test_expect_success 'a node without power: its ranks are named' '
 			-q --run-dir=power --deadline=4 --seconds=60 >out 2>err
 		echo $? >rc
 	) &
-	for i in $(seq 100); do
-		grep -qs " round " power/.job-*/rank-00003 && break
-		sleep 0.1
-	done &&
+	wait_for 60 eval "grep -qs \" round \" power/.job-*/rank-00003" &&
 	cluster kill n2 &&
 	wait &&
 	cat err &&

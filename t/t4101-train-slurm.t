@@ -58,19 +58,14 @@ test_expect_success 'kill -9 of a rank: the others name it, and all end' '
 		--steps 1000000 --deadline 10 --save long-run --save-every 5 \
 		--log dying text >dying.out 2>&1 & } &&
 	srun=$! &&
-	for i in $(seq 60); do
-		sleep 0.5
-		test -e long-run/latest && break
-	done &&
-	test -e long-run/latest &&
+	wait_for 60 test -e long-run/latest &&
 	victim=$(rank_pid 2) && kill -9 "$victim" &&
 	start=$(date +%s) &&
 	! wait $srun &&
 	test $(($(date +%s) - start)) -lt 40 &&
 	tail -n 20 dying.out &&
 	grep "fsdp-train: rank [013] on .*rank 2" dying.out &&
-	sleep 1 &&
-	! pgrep -f "fsdp-train.*long-run" &&
+	wait_for 30 no_process "fsdp-train.*long-run" &&
 	run_timeout 60 "$FSDP_TRAIN" --steps 1 --valid 0 --resume long-run \
 		text >out &&
 	grep "nothing to do" out

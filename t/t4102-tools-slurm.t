@@ -99,10 +99,7 @@ test_expect_success 'so does scancel' '
 	chmod +x stuck &&
 	{ in_cluster srun --mpi=none -J limited -N2 -n2 ./stuck ./fsdp-reshard \
 		-w 3 src many >out 2>err & } && pid=$! &&
-	for i in $(seq 60); do
-		sleep 0.5
-		test -d .tmp-many-*.ranks && break
-	done &&
+	wait_for 60 eval "test -d .tmp-many-*.ranks" &&
 	in_cluster scancel -n limited &&
 	{ wait $pid; cat err; } && grep "CANCELLED" err &&
 	test ! -e many && nothing_hidden

@@ -45,6 +45,34 @@ run_timeout() {
 	timeout -k 5 "$seconds" "$@"
 }
 
+# wait_for SECONDS COMMAND...: until it succeeds; it is tried every 0.1 s.
+wait_for() {
+	wait_left=$(($1 * 10))
+	shift
+	until "$@"; do
+		wait_left=$((wait_left - 1))
+		test $wait_left -gt 0 || return 1
+		sleep 0.1
+	done
+}
+
+# no_process PATTERN: none has such a command line.
+no_process() {
+	! pgrep -f "$1"
+}
+
+# catches SIGNAL PID...: there are some, and each has a handler for it.
+catches() {
+	catches_bit=$(($1 - 1))
+	shift
+	test $# -gt 0 && for catches_pid; do
+		catches_mask=$(sed -n "s/^SigCgt:[[:space:]]*//p" \
+			"/proc/$catches_pid/status") &&
+			test $((0x$catches_mask >> catches_bit & 1)) = 1 ||
+			return 1
+	done
+}
+
 # expect_code CODE COMMAND...: it ends with exactly this status.
 expect_code() {
 	want=$1
