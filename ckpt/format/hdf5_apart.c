@@ -49,11 +49,9 @@ static void limit(int resource, rlim_t most)
     }
 }
 
-/* Beyond what this process has mapped, which the child has too.  Sanitizers
- * map more than any limit. */
+/* Beyond what this process has mapped, which the child has too. */
 static void limit_memory(uint64_t size)
 {
-#if !defined(FSDP_SANITIZED)
     FILE *file = fopen("/proc/self/statm", "re");
     unsigned long pages;
 
@@ -64,9 +62,6 @@ static void limit_memory(uint64_t size)
     if (file != NULL) {
         fclose(file);
     }
-#else
-    (void)size;
-#endif
 }
 
 /* What a process does that fails; all other signals stay blocked: what is to
