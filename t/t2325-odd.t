@@ -81,6 +81,14 @@ test_expect_success TORCH 'a NUL in a text' '
 	done
 '
 
+test_expect_success 'a NUL in the metadata of safetensors' '
+	safetensors nul.safetensors "{\"__metadata__\":{\"a\":\"x\\u0000y\"},\"w\":{
+		\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}" abcd &&
+	fsdp-convert nul.safetensors again.safetensors &&
+	grep -a "\"a\":\"x.u0000y\"" again.safetensors &&
+	fsdp-convert --to hdf5 nul.safetensors nul-st && fsdp-verify nul-st
+'
+
 test_expect_success TORCH 'no tensor at all' '
 	for from in none values; do
 		for to in hdf5 hdf5-file safetensors dcp dcp-hf torch; do

@@ -204,7 +204,8 @@ static fsdp_status_t parse_header(safetensors_file_t *file, const char *text,
         return bad(file, NULL, "its header does not begin with '{'", err);
     }
 
-    file->header = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    file->header =
+        json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (file->header == NULL) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s: its header is no JSON: %s", file->path,

@@ -43,13 +43,15 @@ __attribute__((format(printf, 2, 3))) static void text_printf(buffer_t *text,
     free(line);
 }
 
-/* A JSON string with the escapes that the official writer chooses. */
-static void text_string(buffer_t *text, const char *string)
+/* A JSON string with the escapes that the official writer chooses; a NUL may
+ * be in it. */
+static void text_bytes(buffer_t *text, const char *string, size_t size)
 {
     static const char letters[] = "btn\0fr"; /* from 8 on */
+    const unsigned char *p = (const unsigned char *)string;
 
     buffer_add(text, "\"", 1);
-    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
+    for (const unsigned char *end = p + size; p < end; p++) {
         if (*p == '"' || *p == '\\') {
             text_printf(text, "\\%c", *p);
         } else if (*p >= 8 && *p <= 13 && letters[*p - 8] != '\0') {
@@ -63,6 +65,11 @@ static void text_string(buffer_t *text, const char *string)
     buffer_add(text, "\"", 1);
 }
 
+static void text_string(buffer_t *text, const char *string)
+{
+    text_bytes(text, string, strlen(string));
+}
+
 static void text_numbers(buffer_t *text, const uint64_t *numbers, uint32_t num)
 {
     buffer_add(text, "[", 1);
@@ -72,14 +79,19 @@ static void text_numbers(buffer_t *text, const uint64_t *numbers, uint32_t num)
     buffer_add(text, "]", 1);
 }
 
-static void text_pair(buffer_t *text, const char *key, const char *value,
-                      bool *first)
+static void text_key(buffer_t *text, const char *key, bool *first)
 {
     buffer_add(text, ",", *first ? 0 : 1);
     text_string(text, key);
     buffer_add(text, ":", 1);
-    text_string(text, value);
     *first = false;
+}
+
+static void text_pair(buffer_t *text, const char *key, const char *value,
+                      bool *first)
+{
+    text_key(text, key, first);
+    text_string(text, value);
 }
 
 /* Whether what is kept under this key of a source is written anew. */
@@ -189,7 +201,9 @@ static void text_metadata(buffer_t *text, const catalog_t *cat, uint32_t file,
     json_object_foreach(metadata, key, value)
     {
         if (json_is_string(value) && !is_replaced(cat, key)) {
-            text_pair(text, key, json_string_value(value), &first);
+            text_key(text, key, &first);
+            text_bytes(text, json_string_value(value),
+                       json_string_length(value));
         }
     }
     if (!is_shard || file == 0) {
