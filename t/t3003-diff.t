@@ -158,7 +158,10 @@ test_expect_success SAMPLES 'a recipe for flat parameters, for verify too' '
 	for manifest in $(grep -l "\"flat_recipe\"" \
 		"$FSDP_SAMPLES"/checkpoints/*/manifest.json); do
 		ckpt=${manifest%/*}/ckpt &&
-		expect_code 65 fsdp-verify "$ckpt" 2>err && grep "recipe" err &&
+		case $ckpt in *local*)
+			expect_code 65 fsdp-verify "$ckpt" 2>err &&
+			grep "recipe" err || return 1
+		esac &&
 		fsdp-verify --recipe "$manifest" "$ckpt" >out &&
 		grep "^good: .* of torch read" out || return 1
 	done

@@ -21,7 +21,7 @@ test_expect_success 'make a checkpoint' '
 test_expect_success 'a grid of 2 times 2 ranks, weights split in both ways' '
 	fsdp-convert --to dcp --layout dp=2,tp=2 --split "*.c_attn.weight=1" \
 		--split "*.c_proj.weight=-2" four grid >out &&
-	grep "^grid: dcp, step 100, 4 ranks, chunk, from " out &&
+	grep "^grid: dcp, 4 ranks, chunk, from " out &&
 	fsdp-diff four grid && fsdp-verify grid
 '
 

@@ -334,6 +334,7 @@ fsdp_status_t io_read_name(const char *dir, const char *file, char **name_p,
                            fsdp_error_t *err)
 {
     char *path = io_path("%s/%s", dir, file), *text = NULL;
+    fsdp_error_t why = {0};
     fsdp_status_t status;
     struct stat st;
     size_t size;
@@ -345,12 +346,17 @@ fsdp_status_t io_read_name(const char *dir, const char *file, char **name_p,
 
     status = (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
                  ? FSDP_ERR_NOT_FOUND
-                 : io_read_file(path, 4096, &text, &size, err);
+                 : io_read_file(path, 4096, &text, &size, &why);
     free(path);
     if (status == FSDP_ERR_NOT_FOUND || status == FSDP_ERR_CORRUPT) {
         return FSDP_OK;
     }
-    FSDP_TRY(status);
+    if (status != FSDP_OK) {
+        if (err != NULL) {
+            *err = why;
+        }
+        return status;
+    }
 
     text[strcspn(text, "\r\n")] = '\0';
     if (text[0] == '\0' || text[0] == '.' || strchr(text, '/') != NULL) {
