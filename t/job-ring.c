@@ -387,13 +387,15 @@ static void on_term(int signo)
     fsdp_job_signalled(signo);
 }
 
-/* Say it, and go without waiting for anybody. */
+/* Say it, and go without waiting for anybody, but for srun: it drops what it
+ * has not yet passed on of a rank whose end is that of the step. */
 static void fail(const fsdp_error_t *err)
 {
     fflush(stdout);
     fprintf(stderr, "job-ring: %s: %s\n", fsdp_status_name(err->status),
             err->text);
     fflush(stderr);
+    sleep(1);
     _exit((int)fsdp_status_exit(err->status));
 }
 
