@@ -19,6 +19,7 @@
 #include "ckpt/link.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
+#include "lib/util/crew.h"
 #include "lib/util/io.h"
 
 #define BATCH_BYTES (4u << 20)   /* what one thread moves at a time, at most */
@@ -874,10 +875,9 @@ err_free:
     free(parts);
 }
 
-static void *work_in_thread(void *arg)
+static void work_in_crew(void *arg, uint32_t number)
 {
-    work(arg, false);
-    return NULL;
+    work(arg, number == 0);
 }
 
 static uint32_t usable_cores(void)
@@ -987,23 +987,6 @@ static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-static void work_in_parallel(run_t *run, uint32_t jobs)
-{
-    pthread_t *threads = calloc(jobs, sizeof(*threads));
-    uint32_t num = 0;
-
-    /* Fewer threads than wanted are no error. */
-    while (threads != NULL && num + 1 < jobs &&
-           pthread_create(&threads[num], NULL, work_in_thread, run) == 0) {
-        num++;
-    }
-    work(run, true);
-    while (num > 0) {
-        pthread_join(threads[--num], NULL);
-    }
-    free(threads);
-}
-
 static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
 {
     const plan_t *plan = run->plan;
@@ -1036,7 +1019,7 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
     pthread_mutex_init(&run.lock, NULL);
     FSDP_TRY_GOTO(divide(&run, &jobs, err), err_close);
     FSDP_TRY_GOTO(run_open(&run, err), err_close);
-    work_in_parallel(&run, jobs);
+    crew_run(jobs, work_in_crew, &run);
     status = run.status;
     if (status != FSDP_OK) {
         if (err != NULL) {

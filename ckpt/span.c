@@ -11,6 +11,7 @@
 #include "ckpt/files.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
+#include "lib/util/crew.h"
 #include "lib/util/io.h"
 
 #define BUFFER    (256u << 10) /* of each thread */
@@ -157,7 +158,7 @@ static const catalog_span_t *take(check_t *check)
     return NULL;
 }
 
-static void *work(void *arg)
+static void work(void *arg, uint32_t number)
 {
     check_t *check = arg;
     char *buffer = malloc(BUFFER);
@@ -165,6 +166,7 @@ static void *work(void *arg)
     fsdp_status_t status;
     fsdp_error_t err;
 
+    (void)number;
     pthread_mutex_lock(&check->lock);
     while ((span = take(check)) != NULL) {
         pthread_mutex_unlock(&check->lock);
@@ -182,7 +184,6 @@ static void *work(void *arg)
     }
     pthread_mutex_unlock(&check->lock);
     free(buffer);
-    return NULL;
 }
 
 fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
@@ -194,23 +195,14 @@ fsdp_status_t span_check(const catalog_t *cat, const bool *wanted,
                      .mismatch = mismatch,
                      .arg = arg,
                      .lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t threads[JOBS_MOST];
     fsdp_status_t status;
-    uint32_t num = 0;
 
     if (jobs == 0 || jobs > JOBS_MOST) {
         jobs = JOBS_MOST;
     }
     FSDP_TRY(files_open(cat, NULL, O_RDONLY, &check.files, err));
-    /* Fewer threads than wanted are no error; the caller's is one. */
-    while (num + 1 < jobs && num + 1 < cat->num_spans &&
-           pthread_create(&threads[num], NULL, work, &check) == 0) {
-        num++;
-    }
-    work(&check);
-    while (num > 0) {
-        pthread_join(threads[--num], NULL);
-    }
+    crew_run((jobs < cat->num_spans) ? jobs : (uint32_t)cat->num_spans, work,
+             &check);
     pthread_mutex_destroy(&check.lock);
 
     *bytes_p += check.bytes;

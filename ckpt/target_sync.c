@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "lib/util/check.h"
+#include "lib/util/crew.h"
 #include "lib/util/io.h"
 
 #define JOBS_MOST 8
@@ -62,13 +63,14 @@ static bool take(sync_t *sync, uint32_t *file_p)
     return true;
 }
 
-static void *work(void *arg)
+static void work(void *arg, uint32_t number)
 {
     sync_t *sync = arg;
     fsdp_status_t status;
     fsdp_error_t err;
     uint32_t file;
 
+    (void)number;
     pthread_mutex_lock(&sync->lock);
     while (take(sync, &file)) {
         pthread_mutex_unlock(&sync->lock);
@@ -80,33 +82,21 @@ static void *work(void *arg)
         }
     }
     pthread_mutex_unlock(&sync->lock);
-    return NULL;
 }
 
 fsdp_status_t target_sync_all(const catalog_t *cat, const bool *wanted,
-                              uint32_t jobs, const char *dir,
-                              fsdp_error_t *err)
+                              uint32_t jobs, const char *dir, fsdp_error_t *err)
 {
     sync_t sync = {.cat = cat,
                    .wanted = wanted,
                    .dir = dir,
                    .lock = PTHREAD_MUTEX_INITIALIZER};
-    pthread_t threads[JOBS_MOST];
-    uint32_t num = 0;
 
     if (jobs == 0 || jobs > JOBS_MOST) {
         jobs = JOBS_MOST;
     }
 
-    /* Fewer threads than wanted are no error; the caller's is one. */
-    while (num + 1 < jobs && num + 1 < cat->num_files &&
-           pthread_create(&threads[num], NULL, work, &sync) == 0) {
-        num++;
-    }
-    work(&sync);
-    while (num > 0) {
-        pthread_join(threads[--num], NULL);
-    }
+    crew_run((jobs < cat->num_files) ? jobs : cat->num_files, work, &sync);
     pthread_mutex_destroy(&sync.lock);
 
     if (sync.status != FSDP_OK && err != NULL) {

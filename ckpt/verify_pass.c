@@ -19,6 +19,7 @@
 
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
+#include "lib/util/crew.h"
 #include "lib/util/io.h"
 #include "lib/util/select.h"
 
@@ -67,8 +68,6 @@ typedef struct {
 
 typedef struct {
     pass_t *pass;
-    pthread_t thread;
-    bool runs;
     char *buffer;
     int fd;
     uint32_t file; /* that is open */
@@ -443,9 +442,9 @@ static void fail(pass_t *pass, fsdp_status_t status, const fsdp_error_t *err)
     pass->over = true;
 }
 
-static void *work(void *arg)
+static void work(void *arg, uint32_t crew_number)
 {
-    worker_t *worker = arg;
+    worker_t *worker = (worker_t *)arg + crew_number;
     pass_t *pass = worker->pass;
     verify_t *verify = pass->verify;
     fsdp_error_t err = {.status = FSDP_OK};
@@ -477,8 +476,6 @@ static void *work(void *arg)
         }
     }
     pthread_mutex_unlock(&verify->lock);
-
-    return NULL;
 }
 
 /* --- The pass ------------------------------------------------------------- */
@@ -517,24 +514,13 @@ static fsdp_status_t run_workers(pass_t *pass, digest_t *digests,
                               "no memory for %" PRIu32 " buffers", jobs);
     }
 
-    /* The caller's thread is the first worker. */
-    for (uint32_t i = jobs; i > 0; i--) {
-        worker_t *worker = &workers[i - 1];
-
-        worker->pass = pass;
-        worker->fd = -1;
-        worker->buffer = buffers + (size_t)(i - 1) * TASK_BYTES;
-        if (i > 1) {
-            worker->runs =
-                pthread_create(&worker->thread, NULL, work, worker) == 0;
-        } else {
-            work(worker);
-        }
-    }
     for (uint32_t i = 0; i < jobs; i++) {
-        if (workers[i].runs) {
-            pthread_join(workers[i].thread, NULL);
-        }
+        workers[i].pass = pass;
+        workers[i].fd = -1;
+        workers[i].buffer = buffers + (size_t)i * TASK_BYTES;
+    }
+    crew_run(jobs, work, workers);
+    for (uint32_t i = 0; i < jobs; i++) {
         if (workers[i].fd >= 0) {
             close(workers[i].fd);
         }

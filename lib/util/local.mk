@@ -7,6 +7,8 @@ libutil_la_SOURCES = \
 	lib/util/clock.h \
 	lib/util/crc.c \
 	lib/util/crc.h \
+	lib/util/crew.c \
+	lib/util/crew.h \
 	lib/util/digest.c \
 	lib/util/digest.h \
 	lib/util/dir.c \
