@@ -661,6 +661,32 @@ err_free:
     return status;
 }
 
+fsdp_status_t commit_take(commit_t *commit, const char *topic, uint32_t first,
+                          uint32_t num, const uint32_t *rank_of,
+                          commit_take_f take, void *arg, fsdp_error_t *err)
+{
+    char **texts = calloc((size_t)num + 1, sizeof(*texts));
+    size_t *sizes = calloc((size_t)num + 1, sizeof(*sizes));
+    fsdp_status_t status;
+
+    if (texts == NULL || sizes == NULL) {
+        status = no_memory(commit->target, err);
+        goto err_free;
+    }
+
+    status = commit_wait(commit, topic, first, num, rank_of, texts, sizes, err);
+    for (uint32_t i = 0; i < num && status == FSDP_OK; i++) {
+        status = take(first + i, texts[i], sizes[i], arg, err);
+    }
+    for (uint32_t i = 0; i < num; i++) {
+        free(texts[i]);
+    }
+err_free:
+    free(texts);
+    free(sizes);
+    return status;
+}
+
 /* --- Publishing ----------------------------------------------------------- */
 
 /* Put the new directory in the place of an old one: at once where the file

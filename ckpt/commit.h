@@ -102,6 +102,17 @@ fsdp_status_t commit_wait(commit_t *commit, const char *topic, uint32_t first,
                           uint32_t num, const uint32_t *rank_of, char **data_p,
                           size_t *size_p, fsdp_error_t *err);
 
+/* What is to become of message @a number; '\0' is behind the text. */
+typedef fsdp_status_t (*commit_take_f)(uint32_t number, const char *text,
+                                       size_t size, void *arg,
+                                       fsdp_error_t *err);
+
+/* Wait for messages as commit_wait() does, and let @a take have each, in their
+ * order. */
+fsdp_status_t commit_take(commit_t *commit, const char *topic, uint32_t first,
+                          uint32_t num, const uint32_t *rank_of,
+                          commit_take_f take, void *arg, fsdp_error_t *err);
+
 /**
  * Rank 0: sync the directory, rename, sync the parent, and say so to all.
  *

@@ -62,9 +62,10 @@ static fsdp_status_t bad_message(const convert_t *convert, uint32_t rank,
                           convert->config->target, rank);
 }
 
-static fsdp_status_t take_made(convert_t *convert, uint32_t rank,
-                               const char *text, size_t size, fsdp_error_t *err)
+static fsdp_status_t take_made(uint32_t rank, const char *text, size_t size,
+                               void *arg, fsdp_error_t *err)
 {
+    convert_t *convert = arg;
     catalog_t *dst = &convert->dst;
     cursor_t cursor = {text, size};
     bool good = true;
@@ -87,37 +88,6 @@ static fsdp_status_t take_made(convert_t *convert, uint32_t rank,
                                       : bad_message(convert, rank, err);
 }
 
-/* Something of each message of @a topic from the ranks [first, world). */
-static fsdp_status_t take_all(
-    convert_t *convert, const char *topic, uint32_t first,
-    fsdp_status_t (*take)(convert_t *convert, uint32_t rank, const char *text,
-                          size_t size, fsdp_error_t *err),
-    fsdp_error_t *err)
-{
-    uint32_t num = convert->world - first;
-    char **texts = calloc(num, sizeof(*texts));
-    size_t *sizes = calloc(num, sizeof(*sizes));
-    fsdp_status_t status;
-
-    if (texts == NULL || sizes == NULL) {
-        status = convert_no_memory(convert, err);
-        goto err_free;
-    }
-
-    status = commit_wait(convert->commit, topic, first, num, NULL, texts, sizes,
-                         err);
-    for (uint32_t i = 0; i < num && status == FSDP_OK; i++) {
-        status = take(convert, first + i, texts[i], sizes[i], err);
-    }
-    for (uint32_t i = 0; i < num; i++) {
-        free(texts[i]);
-    }
-err_free:
-    free(texts);
-    free(sizes);
-    return status;
-}
-
 fsdp_status_t convert_create_files(convert_t *convert, fsdp_error_t *err)
 {
     uint32_t rank = convert->rank;
@@ -132,7 +102,8 @@ fsdp_status_t convert_create_files(convert_t *convert, fsdp_error_t *err)
     }
 
     FSDP_TRY(tell_made(convert, err));
-    return take_all(convert, "made", 0, take_made, err);
+    return commit_take(convert->commit, "made", 0, convert->world, NULL,
+                       take_made, convert, err);
 }
 
 /* --- Checksums ------------------------------------------------------------ */
@@ -225,9 +196,10 @@ static bool take_crcs(cursor_t *cursor, catalog_t *dst)
     return false;
 }
 
-static fsdp_status_t take_part(convert_t *convert, uint32_t rank,
-                               const char *text, size_t size, fsdp_error_t *err)
+static fsdp_status_t take_part(uint32_t rank, const char *text, size_t size,
+                               void *arg, fsdp_error_t *err)
 {
+    convert_t *convert = arg;
     cursor_t cursor = {text, size};
     uint64_t shared;
     sum_row_t row;
@@ -285,6 +257,7 @@ fsdp_status_t convert_share_part(convert_t *convert, fsdp_error_t *err)
         return tell_part(convert, err);
     }
 
-    FSDP_TRY(take_all(convert, "part", 1, take_part, err));
+    FSDP_TRY(commit_take(convert->commit, "part", 1, convert->world - 1, NULL,
+                         take_part, convert, err));
     return engine_check_sums(&convert->src, &convert->sums, err);
 }

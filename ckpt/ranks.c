@@ -27,10 +27,9 @@ static bool go_on(void *arg)
     const fsdp_ckpt_engine_t *engine = &ranks->engine;
 
     return engine->progress == NULL ||
-           engine->progress((ranks->commit != NULL)
-                                ? commit_done_by_all(ranks->commit)
-                                : 0,
-                            ranks->total, engine->progress_arg);
+           engine->progress(
+               (ranks->commit != NULL) ? commit_done_by_all(ranks->commit) : 0,
+               ranks->total, engine->progress_arg);
 }
 
 bool ranks_progress(uint64_t done, uint64_t total, void *arg)
@@ -120,50 +119,23 @@ bool ranks_is_own(const ranks_t *ranks, const char *name)
 
 bool ranks_is_mine(const ranks_t *ranks, uint64_t at, uint64_t total)
 {
-    return ranks->world == 1 ||
-           (uint32_t)((double)at / ((double)total + 1) * ranks->world) ==
-               ranks->rank;
-}
-
-static fsdp_status_t take_all(ranks_t *ranks, const char *topic,
-                              ranks_take_f take, void *arg, fsdp_error_t *err)
-{
-    uint32_t num = ranks->world - 1;
-    char **texts = calloc(num, sizeof(*texts));
-    size_t *sizes = calloc(num, sizeof(*sizes));
-    fsdp_status_t status;
-
-    if (texts == NULL || sizes == NULL) {
-        status = no_memory(err);
-        goto err_free;
-    }
-
-    status =
-        commit_wait(ranks->commit, topic, 1, num, NULL, texts, sizes, err);
-    for (uint32_t i = 0; i < num && status == FSDP_OK; i++) {
-        status = take(i + 1, texts[i], sizes[i], arg, err);
-    }
-    for (uint32_t i = 0; i < num; i++) {
-        free(texts[i]);
-    }
-err_free:
-    free(texts);
-    free(sizes);
-    return status;
+    return ranks->world == 1 || (uint32_t)((double)at / ((double)total + 1) *
+                                           ranks->world) == ranks->rank;
 }
 
 fsdp_status_t ranks_gather(ranks_t *ranks, buffer_t *message,
-                           ranks_take_f take, void *arg, fsdp_error_t *err)
+                           commit_take_f take, void *arg, fsdp_error_t *err)
 {
     fsdp_status_t status;
     char topic[32];
 
     snprintf(topic, sizeof(topic), "part%" PRIu32, ranks->next++);
-    status = message->failed     ? no_memory(err)
-             : (ranks->rank > 0) ? commit_post(ranks->commit, topic,
-                                               ranks->rank, message->data,
-                                               message->size, err)
-                                 : take_all(ranks, topic, take, arg, err);
+    status = message->failed ? no_memory(err)
+             : (ranks->rank > 0)
+                 ? commit_post(ranks->commit, topic, ranks->rank, message->data,
+                               message->size, err)
+                 : commit_take(ranks->commit, topic, 1, ranks->world - 1, NULL,
+                               take, arg, err);
     buffer_free(message);
     return status;
 }
@@ -190,8 +162,7 @@ static fsdp_status_t share_end(ranks_t *ranks, uint64_t *count,
         return commit_post(ranks->commit, "end", 0, count, sizeof(*count), err);
     }
 
-    FSDP_TRY(
-        commit_wait(ranks->commit, "end", 0, 1, NULL, &text, &size, err));
+    FSDP_TRY(commit_wait(ranks->commit, "end", 0, 1, NULL, &text, &size, err));
     if (size == sizeof(*count)) {
         memcpy(count, text, size);
     }

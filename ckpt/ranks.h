@@ -19,10 +19,10 @@
 typedef struct {
     commit_t *commit; /* NULL: one rank, which does not meet others */
     uint32_t rank, world;
-    uint32_t next; /* number of the part */
-    char *own;     /* name of the directory of messages */
+    uint32_t next;             /* number of the part */
+    char *own;                 /* name of the directory of messages */
     fsdp_ckpt_engine_t engine; /* the caller's */
-    uint64_t total; /* bytes that all are to read, for progress */
+    uint64_t total;            /* bytes that all are to read, for progress */
 } ranks_t;
 
 /**
@@ -43,14 +43,9 @@ bool ranks_is_mine(const ranks_t *ranks, uint64_t at, uint64_t total);
 /* Whether a directory entry is that of the messages. */
 bool ranks_is_own(const ranks_t *ranks, const char *name);
 
-/* What another rank has told. */
-typedef fsdp_status_t (*ranks_take_f)(uint32_t rank, const char *text,
-                                      size_t size, void *arg,
-                                      fsdp_error_t *err);
-
 /* The others tell @a message, which is freed; rank 0 takes one from each. */
 fsdp_status_t ranks_gather(ranks_t *ranks, buffer_t *message,
-                           ranks_take_f take, void *arg, fsdp_error_t *err);
+                           commit_take_f take, void *arg, fsdp_error_t *err);
 
 /* The error of a rank that has read something else than rank 0. */
 fsdp_status_t ranks_differ(const char *path, uint32_t rank, fsdp_error_t *err);

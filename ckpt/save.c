@@ -532,17 +532,20 @@ err_free:
 
 /* --- Rank 0: the whole ---------------------------------------------------- */
 
+static fsdp_status_t take_file(uint32_t number, const char *text, size_t size,
+                               void *arg, fsdp_error_t *err)
+{
+    return message_get_file(text, size, arg, number, err);
+}
+
 static fsdp_status_t add_files(save_t *save, catalog_t *cat, fsdp_error_t *err)
 {
     uint32_t others = save->files - 1;
-    char **texts = calloc((size_t)others + 1, sizeof(*texts));
-    size_t *sizes = calloc((size_t)others + 1, sizeof(*sizes));
     uint32_t *creators = calloc((size_t)others + 1, sizeof(*creators));
     fsdp_status_t status;
 
-    if (texts == NULL || sizes == NULL || creators == NULL) {
-        status = no_memory(err);
-        goto err_free;
+    if (creators == NULL) {
+        return no_memory(err);
     }
 
     FSDP_TRY_GOTO(
@@ -552,19 +555,10 @@ static fsdp_status_t add_files(save_t *save, catalog_t *cat, fsdp_error_t *err)
         creators[i] = target_creator_of(i + 1, save->world, save->files);
     }
     if (others > 0) {
-        FSDP_TRY_GOTO(commit_wait(save->commit, "file", 1, others, creators,
-                                  texts, sizes, err),
-                      err_free);
-    }
-    for (uint32_t i = 0; i < others && status == FSDP_OK; i++) {
-        status = message_get_file(texts[i], sizes[i], cat, i + 1, err);
+        status = commit_take(save->commit, "file", 1, others, creators,
+                             take_file, cat, err);
     }
 err_free:
-    for (uint32_t i = 0; texts != NULL && i < others; i++) {
-        free(texts[i]);
-    }
-    free(texts);
-    free(sizes);
     free(creators);
     return status;
 }
