@@ -597,6 +597,17 @@ uint64_t catalog_blocks(uint64_t bytes)
     return bytes / CATALOG_BLOCK + (bytes % CATALOG_BLOCK != 0);
 }
 
+uint64_t *catalog_in_order(const catalog_t *cat)
+{
+    uint64_t *ordered = calloc(cat->num_tensors + 1, sizeof(*ordered));
+
+    for (uint64_t t = 0; ordered != NULL && t < cat->num_tensors; t++) {
+        ordered[cat->tensors[t].order] = t;
+    }
+
+    return ordered;
+}
+
 const catalog_code_t *catalog_code(const catalog_t *cat,
                                    const catalog_piece_t *piece)
 {

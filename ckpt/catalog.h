@@ -334,6 +334,10 @@ uint64_t catalog_piece_bytes(const catalog_t *cat,
                              const catalog_piece_t *piece);
 uint64_t catalog_blocks(uint64_t bytes);
 
+/* The tensors in the order of the writer: `order` turned around.
+ * @return to be freed by the caller; NULL: no memory. */
+uint64_t *catalog_in_order(const catalog_t *cat);
+
 /* What it is encoded by; NULL: nothing. */
 const catalog_code_t *catalog_code(const catalog_t *cat,
                                    const catalog_piece_t *piece);

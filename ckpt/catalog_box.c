@@ -169,6 +169,32 @@ unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
     return 1;
 }
 
+fsdp_status_t box_visit(const catalog_t *cat, const catalog_piece_t *piece,
+                        box_visit_f visit, void *arg, fsdp_error_t *err)
+{
+    const catalog_tensor_t *tensor = &cat->tensors[piece->tensor];
+    uint64_t strides[FSDP_CKPT_MAX_NDIM];
+    box_t boxes[2 * FSDP_CKPT_MAX_NDIM];
+    unsigned num = box_of_piece(cat, piece, boxes);
+    catalog_box_t box;
+
+    if (catalog_box(cat, piece, &box)) {
+        return visit(boxes, box.strides, 0, box.change, arg, err);
+    }
+
+    box_strides(tensor->ndim, cat->dims + tensor->dims_first, NULL, strides);
+    for (unsigned i = 0; i < num; i++) {
+        uint64_t at = 0;
+
+        for (unsigned d = 0; d < tensor->ndim; d++) {
+            at += boxes[i].start[d] * strides[d];
+        }
+        FSDP_TRY(visit(&boxes[i], strides, at - piece->first, 0, arg, err));
+    }
+
+    return FSDP_OK;
+}
+
 static uint64_t volume(const box_t *box)
 {
     uint64_t numel = 1;
@@ -442,4 +468,30 @@ err_free:
     free(cover.words);
     free(cover.order);
     return status;
+}
+
+/* --- Parts ---------------------------------------------------------------- */
+
+void part_checksums(catalog_piece_t *piece, uint64_t count, bool *lost)
+{
+    if (count != piece->count && piece->crc_first != CATALOG_NONE) {
+        *lost = true;
+        piece->crc_first = CATALOG_NONE;
+    }
+}
+
+bool part_range(catalog_piece_t *piece, unsigned bits, uint64_t lo, uint64_t hi,
+                bool *lost)
+{
+    uint64_t skipped = lo - piece->first;
+
+    if (skipped % 8 * bits % 8 != 0) {
+        return false;
+    }
+
+    part_checksums(piece, hi - lo, lost);
+    piece->offset += skipped / 8 * bits + skipped % 8 * bits / 8;
+    piece->first = lo;
+    piece->count = hi - lo;
+    return true;
 }

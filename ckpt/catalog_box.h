@@ -31,6 +31,28 @@ uint64_t box_span(const catalog_box_t *box);
 unsigned box_of_piece(const catalog_t *cat, const catalog_piece_t *piece,
                       box_t *boxes);
 
+/* Called for a box of a piece.
+ * @param strides  In elements, of the file.
+ * @param skipped  Elements of the file from the piece's offset to the box.
+ * @param change   As catalog_box() says it. */
+typedef fsdp_status_t (*box_visit_f)(const box_t *box, const uint64_t *strides,
+                                     uint64_t skipped, unsigned change,
+                                     void *arg, fsdp_error_t *err);
+
+/* Visit the boxes that a piece is made of, as box_of_piece() has them. */
+fsdp_status_t box_visit(const catalog_t *cat, const catalog_piece_t *piece,
+                        box_visit_f visit, void *arg, fsdp_error_t *err);
+
+/* Make a copy of a range what it holds of the elements [lo, hi), which both lie
+ * in it.  @param lost  See part_checksums().
+ * @return false if that begins within a byte. */
+bool part_range(catalog_piece_t *piece, unsigned bits, uint64_t lo, uint64_t hi,
+                bool *lost);
+
+/* A piece that is not taken whole, but @a count elements of it, cannot keep its
+ * checksums.  @param lost  Set if it had any. */
+void part_checksums(catalog_piece_t *piece, uint64_t count, bool *lost);
+
 /* How many of the elements [first, first + count) of its tensor a piece has. */
 uint64_t box_common(const catalog_t *cat, const catalog_piece_t *piece,
                     uint64_t first, uint64_t count);

@@ -155,7 +155,7 @@ fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err)
 {
     const fsdp_ckpt_convert_config_t *config = convert->config;
     const catalog_t *src = &convert->src;
-    uint64_t *ordered = calloc(src->num_tensors + 1, sizeof(*ordered));
+    uint64_t *ordered = catalog_in_order(src);
     const select_t select = selection(convert);
     fsdp_status_t status = FSDP_OK;
 
@@ -168,9 +168,6 @@ fsdp_status_t convert_choose(convert_t *convert, fsdp_error_t *err)
     for (size_t i = 0; i < convert->cut.num; i++) {
         FSDP_TRY_GOTO(check_pattern(convert, convert->cut.patterns[i], err),
                       err_free);
-    }
-    for (uint64_t t = 0; t < src->num_tensors; t++) {
-        ordered[src->tensors[t].order] = t;
     }
     for (uint64_t i = 0; i < src->num_tensors; i++) {
         if (select_match(&select, src->tensors[ordered[i]].name)) {

@@ -81,6 +81,14 @@ typedef struct {
     bool *lost; /* of each piece of `from`: it had checksums */
 } cutting_t;
 
+/* What a piece has of the part of its tensor. */
+typedef struct {
+    const cutting_t *cutting;
+    const box_t *part;
+    uint64_t index; /* of the piece in `from` */
+    uint64_t target;
+} cut_piece_t;
+
 /* The part of a tensor that is meant: all of it, if nothing else is said. */
 static fsdp_status_t choose_part(const cutting_t *cutting,
                                  const catalog_tensor_t *tensor,
@@ -102,10 +110,10 @@ static fsdp_status_t choose_part(const cutting_t *cutting,
         return FSDP_OK;
     }
 
-    return fsdp_error_set(
-        err, FSDP_ERR_INVALID_PARAM, "'%s[%s': %s; the shape of %s is %s",
-        pattern, inner, why, tensor->name,
-        size_shape(tensor->ndim, dims, shape, sizeof(shape)));
+    return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                          "'%s[%s': %s; the shape of %s is %s", pattern, inner,
+                          why, tensor->name,
+                          size_shape(tensor->ndim, dims, shape, sizeof(shape)));
 }
 
 static fsdp_status_t add_tensor(const cutting_t *cutting,
@@ -133,24 +141,11 @@ static fsdp_status_t add_tensor(const cutting_t *cutting,
 
 /* --- Pieces --------------------------------------------------------------- */
 
-/* A piece that is not taken whole cannot keep its checksums. */
-static void keep_checksums(const cutting_t *cutting, uint64_t index,
-                           uint64_t count, catalog_piece_t *added)
-{
-    const catalog_piece_t *piece = &cutting->from->pieces[index];
-
-    if (count != piece->count && piece->crc_first != CATALOG_NONE) {
-        cutting->lost[index] = true;
-        added->crc_first = CATALOG_NONE;
-    }
-}
-
 static fsdp_status_t bad_type(const cutting_t *cutting, uint64_t index,
                               fsdp_error_t *err)
 {
     const catalog_t *from = cutting->from;
-    const catalog_tensor_t *tensor =
-        &from->tensors[from->pieces[index].tensor];
+    const catalog_tensor_t *tensor = &from->tensors[from->pieces[index].tensor];
 
     return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                           "%s: tensor %s: its type %s cannot be cut there",
@@ -160,96 +155,71 @@ static fsdp_status_t bad_type(const cutting_t *cutting, uint64_t index,
 
 /* Of a piece that is a range, what is in elements [from_lo, from_hi) of its
  * tensor. */
-static fsdp_status_t cut_range(const cutting_t *cutting, uint64_t index,
-                               uint64_t target, uint64_t from_lo,
+static fsdp_status_t cut_range(const cut_piece_t *cut, uint64_t from_lo,
                                uint64_t from_hi, fsdp_error_t *err)
 {
+    const cutting_t *cutting = cut->cutting;
     const catalog_t *from = cutting->from;
-    catalog_piece_t added = from->pieces[index];
-    unsigned bits = fsdp_dtype_bits(
-        (fsdp_dtype_t)from->tensors[added.tensor].stored);
-    uint64_t lo = added.first, hi = lo + added.count, skipped;
+    catalog_piece_t added = from->pieces[cut->index];
+    unsigned bits =
+        fsdp_dtype_bits((fsdp_dtype_t)from->tensors[added.tensor].stored);
+    uint64_t lo = added.first, hi = lo + added.count;
 
     lo = (lo > from_lo) ? lo : from_lo;
     hi = (hi < from_hi) ? hi : from_hi;
     if (lo >= hi) {
         return FSDP_OK;
     }
-    skipped = lo - added.first;
-    if (skipped % 8 * bits % 8 != 0) {
-        return bad_type(cutting, index, err);
+    if (!part_range(&added, bits, lo, hi, &cutting->lost[cut->index])) {
+        return bad_type(cutting, cut->index, err);
     }
 
-    added.offset += skipped / 8 * bits + skipped % 8 * bits / 8;
-    added.first = lo - from_lo;
-    added.count = hi - lo;
-    added.tensor = (uint32_t)target;
-    keep_checksums(cutting, index, added.count, &added);
+    added.first -= from_lo;
+    added.tensor = (uint32_t)cut->target;
     return catalog_add_piece(cutting->to, &added, err);
 }
 
 /* What a box of a piece, whose elements lie at strides, has of the part. */
-static fsdp_status_t cut_box(const cutting_t *cutting, uint64_t index,
-                             uint64_t target, const box_t *part,
-                             const box_t *box, const uint64_t *strides,
-                             uint64_t skipped, unsigned change,
+static fsdp_status_t cut_box(const box_t *box, const uint64_t *strides,
+                             uint64_t skipped, unsigned change, void *arg,
                              fsdp_error_t *err)
 {
-    catalog_piece_t added = cutting->from->pieces[index];
+    const cut_piece_t *cut = arg;
+    const cutting_t *cutting = cut->cutting;
+    catalog_piece_t added = cutting->from->pieces[cut->index];
     unsigned bits = fsdp_dtype_bits(
         (fsdp_dtype_t)cutting->from->tensors[added.tensor].dtype);
     uint64_t numel = 1;
     box_t common;
 
-    if (!box_intersect(part, box, &common)) {
+    if (!box_intersect(cut->part, box, &common)) {
         return FSDP_OK;
     }
 
     for (unsigned d = 0; d < common.ndim; d++) {
         skipped += (common.start[d] - box->start[d]) * strides[d];
-        common.start[d] -= part->start[d];
+        common.start[d] -= cut->part->start[d];
         numel *= common.count[d];
     }
-    added.tensor = (uint32_t)target;
+    added.tensor = (uint32_t)cut->target;
     added.offset += skipped * (bits / 8);
-    keep_checksums(cutting, index, numel, &added);
+    part_checksums(&added, numel, &cutting->lost[cut->index]);
     return catalog_add_changed(cutting->to, &added, common.start, common.count,
                                strides, change, err);
 }
 
-static fsdp_status_t cut_boxes(const cutting_t *cutting, uint64_t index,
-                               uint64_t target, const box_t *part,
-                               fsdp_error_t *err)
+static fsdp_status_t cut_boxes(cut_piece_t *cut, fsdp_error_t *err)
 {
-    const catalog_t *from = cutting->from;
-    const catalog_piece_t *piece = &from->pieces[index];
+    const catalog_t *from = cut->cutting->from;
+    const catalog_piece_t *piece = &from->pieces[cut->index];
     const catalog_tensor_t *tensor = &from->tensors[piece->tensor];
-    uint64_t strides[FSDP_CKPT_MAX_NDIM];
-    box_t boxes[2 * FSDP_CKPT_MAX_NDIM];
-    unsigned num = box_of_piece(from, piece, boxes);
-    catalog_box_t box;
 
     if (tensor->stored != tensor->dtype ||
         fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) % 8 != 0) {
-        return bad_type(cutting, index, err);
-    }
-    if (catalog_box(from, piece, &box)) {
-        return cut_box(cutting, index, target, part, boxes, box.strides, 0,
-                       box.change, err);
+        return bad_type(cut->cutting, cut->index, err);
     }
 
-    box_strides(tensor->ndim, from->dims + tensor->dims_first, NULL, strides);
-    for (unsigned i = 0; i < num; i++) {
-        uint64_t at = 0;
-
-        for (unsigned d = 0; d < tensor->ndim; d++) {
-            at += boxes[i].start[d] * strides[d];
-        }
-        FSDP_TRY(cut_box(cutting, index, target, part, &boxes[i], strides,
-                         at - piece->first, 0, err));
-    }
-
-    return FSDP_OK;
+    return box_visit(from, piece, cut_box, cut, err);
 }
 
 static fsdp_status_t add_pieces(const cutting_t *cutting,
@@ -272,13 +242,15 @@ static fsdp_status_t add_pieces(const cutting_t *cutting,
         }
     }
     for (uint32_t p = 0; p < tensor->piece_count; p++) {
-        uint64_t index = tensor->piece_first + p;
+        cut_piece_t cut = {.cutting = cutting,
+                           .part = &part,
+                           .index = tensor->piece_first + p,
+                           .target = target};
         uint64_t lo = (slice->ndim > 0) ? slice->lo[0] * row : 0;
         uint64_t hi = (slice->ndim > 0) ? slice->hi[0] * row : 1;
-        bool flat = rows && from->pieces[index].box == CATALOG_NONE;
+        bool flat = rows && from->pieces[cut.index].box == CATALOG_NONE;
 
-        FSDP_TRY(flat ? cut_range(cutting, index, target, lo, hi, err)
-                      : cut_boxes(cutting, index, target, &part, err));
+        FSDP_TRY(flat ? cut_range(&cut, lo, hi, err) : cut_boxes(&cut, err));
     }
 
     return FSDP_OK;
@@ -290,16 +262,13 @@ static fsdp_status_t add_pieces(const cutting_t *cutting,
 static fsdp_status_t add_tensors(const cutting_t *cutting, fsdp_error_t *err)
 {
     const catalog_t *from = cutting->from;
-    uint64_t *order = calloc(from->num_tensors + 1, sizeof(*order));
+    uint64_t *order = catalog_in_order(from);
     fsdp_status_t status = FSDP_OK;
 
     if (order == NULL) {
         return no_memory(from, err);
     }
 
-    for (uint64_t t = 0; t < from->num_tensors; t++) {
-        order[from->tensors[t].order] = t;
-    }
     for (uint64_t i = 0; i < from->num_tensors; i++) {
         const catalog_tensor_t *tensor = &from->tensors[order[i]];
         uint64_t target;

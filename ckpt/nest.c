@@ -31,7 +31,7 @@ fsdp_status_t nest_keep(catalog_t *cat, const json_t *notes, fsdp_error_t *err)
     const json_t *root = json_object_get(notes, "");
     bool plain = json_object_size(notes) == (root != NULL) &&
                  json_object_size(root) == 0;
-    json_t *meta = plain ? NULL : json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
+    json_t *meta = plain ? NULL : json_text_parse(cat->meta);
     char *text = NULL;
 
     if (plain) {
@@ -366,16 +366,13 @@ static void set_root(nest_t *nest)
 static fsdp_status_t add_leaves(nest_t *nest, fsdp_error_t *err)
 {
     const catalog_t *cat = nest->cat;
-    uint64_t *ordered = calloc(cat->num_tensors + 1, sizeof(*ordered));
+    uint64_t *ordered = catalog_in_order(cat);
     fsdp_status_t status = FSDP_OK;
 
     if (ordered == NULL) {
         return no_memory(nest, err);
     }
 
-    for (uint64_t t = 0; t < cat->num_tensors; t++) {
-        ordered[cat->tensors[t].order] = t;
-    }
     for (uint64_t i = 0; i < cat->num_tensors && status == FSDP_OK; i++) {
         status = add_leaf(nest, cat->tensors[ordered[i]].name, NEST_TENSOR,
                           ordered[i], err);
@@ -508,8 +505,7 @@ static fsdp_status_t read_notes(nest_t *nest, fsdp_error_t *err)
 
 fsdp_status_t nest_make(const catalog_t *cat, nest_t *nest_p, fsdp_error_t *err)
 {
-    nest_t nest = {.cat = cat,
-                   .meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL)};
+    nest_t nest = {.cat = cat, .meta = json_text_parse(cat->meta)};
     fsdp_status_t status = read_notes(&nest, err);
     uint32_t root;
 

@@ -62,7 +62,7 @@ static fsdp_status_t name_tensors(apply_t *apply, fsdp_error_t *err)
     const catalog_t *from = apply->from;
 
     apply->olds = calloc(from->num_tensors + 1, sizeof(*apply->olds));
-    apply->order = calloc(from->num_tensors + 1, sizeof(*apply->order));
+    apply->order = catalog_in_order(from);
     if (apply->olds == NULL || apply->order == NULL) {
         return rules_no_memory(apply, err);
     }
@@ -71,7 +71,6 @@ static fsdp_status_t name_tensors(apply_t *apply, fsdp_error_t *err)
         old_t *old = &apply->olds[t];
 
         old->made = RULES_NONE;
-        apply->order[from->tensors[t].order] = t;
         old->name = strip_name(apply, from->tensors[t].name);
         if (old->name == NULL ||
             !map_put(&apply->old_names, old->name, strlen(old->name), t)) {

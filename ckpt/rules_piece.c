@@ -17,6 +17,7 @@ typedef struct {
     catalog_t *to;
     bool *lost;
     uint32_t target;
+    uint64_t index; /* of the piece on its way */
 } moving_t;
 
 /* A box of a tensor on its way, and where its first element lies. */
@@ -37,18 +38,6 @@ static uint64_t numel_behind(const uint64_t *dims, unsigned ndim, unsigned d)
     }
 
     return numel;
-}
-
-/* A piece that is not taken whole cannot keep its checksums. */
-static void keep_checksums(const moving_t *moving, uint64_t index,
-                           uint64_t count, catalog_piece_t *added)
-{
-    const catalog_piece_t *piece = &moving->apply->from->pieces[index];
-
-    if (count != piece->count && piece->crc_first != CATALOG_NONE) {
-        moving->lost[index] = true;
-        added->crc_first = CATALOG_NONE;
-    }
 }
 
 static fsdp_status_t bad_type(const moving_t *moving, fsdp_error_t *err)
@@ -89,15 +78,13 @@ static void measure(const moving_t *moving, uint64_t *lo_p, uint64_t *hi_p,
     }
 }
 
-static fsdp_status_t move_range(const moving_t *moving, uint64_t index,
-                                fsdp_error_t *err)
+static fsdp_status_t move_range(const moving_t *moving, fsdp_error_t *err)
 {
     const catalog_t *from = moving->apply->from;
-    const catalog_piece_t *piece = &from->pieces[index];
-    const catalog_tensor_t *tensor = &from->tensors[piece->tensor];
+    catalog_piece_t added = from->pieces[moving->index];
+    const catalog_tensor_t *tensor = &from->tensors[added.tensor];
     unsigned bits = fsdp_dtype_bits((fsdp_dtype_t)tensor->stored);
-    uint64_t first = piece->first, end = first + piece->count, lo, hi, to;
-    catalog_piece_t added = *piece;
+    uint64_t first = added.first, end = first + added.count, lo, hi, to;
 
     measure(moving, &lo, &hi, &to);
     first = (first > lo) ? first : lo;
@@ -105,16 +92,12 @@ static fsdp_status_t move_range(const moving_t *moving, uint64_t index,
     if (first >= end) {
         return FSDP_OK;
     }
-    if ((first - piece->first) % 8 * bits % 8 != 0) {
+    if (!part_range(&added, bits, first, end, &moving->lost[moving->index])) {
         return bad_type(moving, err);
     }
 
     added.tensor = moving->target;
     added.first = to + (first - lo);
-    added.count = end - first;
-    added.offset += (first - piece->first) / 8 * bits +
-                    (first - piece->first) % 8 * bits / 8;
-    keep_checksums(moving, index, added.count, &added);
     return catalog_add_piece(moving->to, &added, err);
 }
 
@@ -203,16 +186,15 @@ static void arrive(const move_t *move, part_t *part)
 }
 
 /* One box of a piece. */
-static fsdp_status_t move_box(const moving_t *moving, uint64_t index,
-                              const box_t *box, const uint64_t *strides,
-                              uint64_t skipped, unsigned change,
+static fsdp_status_t move_box(const box_t *box, const uint64_t *strides,
+                              uint64_t skipped, unsigned change, void *arg,
                               fsdp_error_t *err)
 {
+    const moving_t *moving = arg;
     const catalog_t *from = moving->apply->from;
-    catalog_piece_t added = from->pieces[index];
+    catalog_piece_t added = from->pieces[moving->index];
     const catalog_tensor_t *tensor = &from->tensors[added.tensor];
     part_t part = {.ndim = box->ndim, .skipped = skipped};
-    uint64_t count;
 
     memcpy(part.start, box->start, box->ndim * sizeof(*box->start));
     memcpy(part.count, box->count, box->ndim * sizeof(*box->count));
@@ -222,46 +204,27 @@ static fsdp_status_t move_box(const moving_t *moving, uint64_t index,
     }
 
     arrive(moving->move, &part);
-    count = numel_behind(part.count, part.ndim, 0);
     added.tensor = moving->target;
     added.offset +=
         part.skipped * (fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) / 8);
-    keep_checksums(moving, index, count, &added);
+    part_checksums(&added, numel_behind(part.count, part.ndim, 0),
+                   &moving->lost[moving->index]);
     return catalog_add_changed(moving->to, &added, part.start, part.count,
                                part.strides, change, err);
 }
 
-static fsdp_status_t move_boxes(const moving_t *moving, uint64_t index,
-                                fsdp_error_t *err)
+static fsdp_status_t move_boxes(moving_t *moving, fsdp_error_t *err)
 {
     const catalog_t *from = moving->apply->from;
-    const catalog_piece_t *piece = &from->pieces[index];
+    const catalog_piece_t *piece = &from->pieces[moving->index];
     const catalog_tensor_t *tensor = &from->tensors[piece->tensor];
-    const uint64_t *dims = from->dims + tensor->dims_first;
-    uint64_t strides[FSDP_CKPT_MAX_NDIM];
-    box_t boxes[2 * FSDP_CKPT_MAX_NDIM];
-    unsigned num = box_of_piece(from, piece, boxes);
-    catalog_box_t box;
 
     if (tensor->stored != tensor->dtype ||
         fsdp_dtype_bits((fsdp_dtype_t)tensor->dtype) % 8 != 0) {
         return bad_type(moving, err);
     }
-    if (catalog_box(from, piece, &box)) {
-        return move_box(moving, index, boxes, box.strides, 0, box.change, err);
-    }
 
-    box_strides(tensor->ndim, dims, NULL, strides);
-    for (unsigned i = 0; i < num; i++) {
-        uint64_t at = 0;
-
-        for (unsigned d = 0; d < tensor->ndim; d++) {
-            at += boxes[i].start[d] * strides[d];
-        }
-        FSDP_TRY(move_box(moving, index, &boxes[i], strides, at - piece->first,
-                          0, err));
-    }
-    return FSDP_OK;
+    return box_visit(from, piece, move_box, moving, err);
 }
 
 /* Rows of zeros, which are read from a file of nothing else. */
@@ -294,23 +257,23 @@ fsdp_status_t rules_move(const apply_t *apply, const move_t *move,
                          bool *lost, fsdp_error_t *err)
 {
     const catalog_tensor_t *tensor = &apply->from->tensors[move->tensor];
-    const moving_t moving = {.apply = apply,
-                             .move = move,
-                             .to = to,
-                             .lost = lost,
-                             .target = (uint32_t)target};
+    moving_t moving = {.apply = apply,
+                       .move = move,
+                       .to = to,
+                       .lost = lost,
+                       .target = (uint32_t)target};
 
     if (move->zeros) {
         return add_zeros(&moving, zeros, err);
     }
 
     for (uint64_t p = 0; p < tensor->piece_count; p++) {
-        uint64_t index = tensor->piece_first + p;
-        bool flat = apply->from->pieces[index].box == CATALOG_NONE &&
-                    !move->from_transposed && !move->to_transposed;
+        bool flat;
 
-        FSDP_TRY(flat ? move_range(&moving, index, err)
-                      : move_boxes(&moving, index, err));
+        moving.index = tensor->piece_first + p;
+        flat = apply->from->pieces[moving.index].box == CATALOG_NONE &&
+               !move->from_transposed && !move->to_transposed;
+        FSDP_TRY(flat ? move_range(&moving, err) : move_boxes(&moving, err));
     }
     return FSDP_OK;
 }

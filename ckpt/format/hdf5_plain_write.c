@@ -220,7 +220,7 @@ static fsdp_status_t write_sources(const hdf5_sources_t *sources,
 static fsdp_status_t write_all(catalog_t *cat, const hdf5_sources_t *sources,
                                hdf5_file_t *file, fsdp_error_t *err)
 {
-    uint64_t *by_order = calloc(cat->num_tensors + 1, sizeof(*by_order));
+    uint64_t *by_order = catalog_in_order(cat);
     fsdp_status_t status;
 
     if (by_order == NULL) {
@@ -228,9 +228,6 @@ static fsdp_status_t write_all(catalog_t *cat, const hdf5_sources_t *sources,
                               cat->path);
     }
 
-    for (uint64_t i = 0; i < cat->num_tensors; i++) {
-        by_order[cat->tensors[i].order] = i;
-    }
     status = write_root(cat, file, err);
     if (status == FSDP_OK && sources != NULL) {
         status = write_sources(sources, file, err);

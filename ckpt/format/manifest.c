@@ -208,22 +208,11 @@ static fsdp_status_t write_text(const char *dir, const char *text,
     return status;
 }
 
-static uint64_t *sort_by_order(const catalog_t *cat)
-{
-    uint64_t *by_order = calloc(cat->num_tensors + 1, sizeof(*by_order));
-
-    for (uint64_t i = 0; by_order != NULL && i < cat->num_tensors; i++) {
-        by_order[cat->tensors[i].order] = i;
-    }
-
-    return by_order;
-}
-
 fsdp_status_t manifest_write(const catalog_t *cat,
                              const manifest_index_t *index, const char *dir,
                              fsdp_error_t *err)
 {
-    uint64_t *by_order = sort_by_order(cat);
+    uint64_t *by_order = catalog_in_order(cat);
     json_t *meta, *values = NULL, *root = NULL;
     fsdp_status_t status;
     size_t digits, more;
