@@ -13,6 +13,7 @@
 #include "bin/table.h"
 #include "bin/tool.h"
 #include "lib/util/check.h"
+#include "lib/util/json_text.h"
 #include "lib/util/select.h"
 #include "lib/util/size.h"
 #include "lib/util/text.h"
@@ -436,23 +437,25 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
     if (set->preset == CONVERT_RESHARD) {
         return FSDP_CKPT_HDF5;
     }
-    if (text_ends_with(set->target, ".h5") || text_ends_with(set->target, ".hdf5")) {
+    if (text_ends_with(set->target, ".h5") ||
+        text_ends_with(set->target, ".hdf5")) {
         return FSDP_CKPT_HDF5_FILE;
     }
-    if (text_ends_with(set->target, ".pt") || text_ends_with(set->target, ".pth") ||
+    if (text_ends_with(set->target, ".pt") ||
+        text_ends_with(set->target, ".pth") ||
         text_ends_with(set->target, ".bin")) {
         return FSDP_CKPT_TORCH;
     }
-    if (text_ends_with(set->target, ".safetensors") || set->convert.shard_size > 0 ||
-        set->preset == CONVERT_CONSOLIDATE) {
+    if (text_ends_with(set->target, ".safetensors") ||
+        set->convert.shard_size > 0 || set->preset == CONVERT_CONSOLIDATE) {
         return FSDP_CKPT_SAFETENSORS;
     }
 
     return FSDP_CKPT_HDF5;
 }
 
-/* Formats of one file, or a file a tensor, are the same for any ranks: an option
- * for them would be lost. */
+/* Formats of one file, or a file a tensor, are the same for any ranks: an
+ * option for them would be lost. */
 static fsdp_status_t check_mesh_options(const settings_t *set, bool is_dcp,
                                         fsdp_error_t *err)
 {
@@ -710,7 +713,7 @@ static void prepare(settings_t *set)
 static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
 {
     fsdp_ckpt_format_t format = set->convert.format;
-    json_t *meta = json_loads(source->meta_json, JSON_ALLOW_NUL, NULL);
+    json_t *meta = json_text_parse(source->meta_json);
     bool has_step = source->step >= 0 && !keeps_step(format);
     bool has_meta;
     char *text;

@@ -15,6 +15,7 @@
 #include "bin/tool.h"
 #include "bin/view.h"
 #include "lib/util/check.h"
+#include "lib/util/json_text.h"
 #include "lib/util/select.h"
 #include "lib/util/size.h"
 
@@ -608,7 +609,7 @@ static json_t *json_values(const list_t *list)
 
 static json_t *json_meta(const list_t *list)
 {
-    json_t *meta = json_loads(list->info.meta_json, JSON_ALLOW_NUL, NULL);
+    json_t *meta = json_text_parse(list->info.meta_json);
 
     return (meta != NULL) ? meta : cli_json_text(list->info.meta_json);
 }

@@ -13,6 +13,7 @@
 #include "fsdp_ckpt.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 /* clang-format off */
 const hyper_info_t hyper_info[NUM_HYPERS] = {
@@ -107,7 +108,7 @@ static fsdp_status_t read_checkpoint(train_t *train, const char *path,
     FSDP_TRY(fsdp_ckpt_open(path, &ckpt, err));
     fsdp_ckpt_get_info(ckpt, &info);
     train->source = cli_strdup(info.path);
-    meta = json_loads(info.meta_json, JSON_ALLOW_NUL, NULL);
+    meta = json_text_parse(info.meta_json);
     user = json_object_get(meta, "user");
     train->saved = json_incref(json_is_object(user) ? user : meta);
     json_decref(meta);

@@ -45,7 +45,7 @@ fsdp_status_t convert_no_memory(const convert_t *convert, fsdp_error_t *err)
  * holds one: text to be freed, or NULL. */
 static char *config_text(const convert_t *convert)
 {
-    json_t *meta = json_loads(convert->src.meta, JSON_ALLOW_NUL, NULL);
+    json_t *meta = json_text_parse(convert->src.meta);
     json_t *user = json_object_get(meta, "user");
     json_t *config = json_object_get(user, "config");
     char *text = NULL, *line = NULL;

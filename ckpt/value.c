@@ -613,7 +613,7 @@ bool value_number(const catalog_t *cat, const char *name, uint64_t *number_p)
         number = meta =
             json_loads(cat->values[value].json, JSON_DECODE_ANY, NULL);
     } else {
-        meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
+        meta = json_text_parse(cat->meta);
         number = json_object_get(
             json_object_get(json_object_get(meta, "user"), "config"), name);
     }

@@ -30,6 +30,7 @@
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 #define PICKLE_MOST (1ull << 30)   /* bytes of one archive's data.pkl */
 #define MEM_MOST    (128ull << 20) /* to decode an archive: zstd's own limit */
@@ -796,7 +797,7 @@ static fsdp_status_t load_ranks(loader_t *loader, const char *dir,
 /* What directories before this one have noted of containers. */
 static json_t *noted(const catalog_t *cat)
 {
-    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
+    json_t *meta = json_text_parse(cat->meta);
     json_t *nesting = json_incref(json_object_get(meta, NEST_KEY));
 
     json_decref(meta);

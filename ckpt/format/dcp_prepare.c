@@ -12,6 +12,7 @@
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 #include "lib/util/map.h"
 
 #define STATE  "optim.state."
@@ -268,7 +269,7 @@ static fsdp_status_t add_optimizer(catalog_t *cat, const json_t *meta,
 
 fsdp_status_t dcp_prepare(catalog_t *cat, fsdp_error_t *err)
 {
-    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL);
+    json_t *meta = json_text_parse(cat->meta);
     fsdp_status_t status;
     bool *inner;
 

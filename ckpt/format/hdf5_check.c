@@ -100,33 +100,14 @@ static bool looks_like(const check_t *check, hid_t dataset, uint8_t dtype,
 static bool same_table(const check_t *check, const char *name, size_t size,
                        uint64_t num, const void *want)
 {
-    hid_t dataset = H5Dopen2(check->reader.file, name, H5P_DEFAULT);
-    hid_t space = H5I_INVALID_HID, type = H5I_INVALID_HID;
-    bool same = false;
-    void *have = malloc(num * size + 1);
+    void *have = NULL;
+    uint64_t found;
+    bool same = hdf5_read_table(check->reader.file, name, size, num * size,
+                                &have, &found, NULL) &&
+                found == num &&
+                (num == 0 || memcmp(have, want, num * size) == 0);
 
-    if (dataset >= 0) {
-        space = H5Dget_space(dataset);
-        type = H5Dget_type(dataset); /* so that nothing is converted */
-    }
-    if (space >= 0 && type >= 0 && have != NULL &&
-        H5Sget_simple_extent_npoints(space) == (hssize_t)num &&
-        H5Tget_size(type) == size) {
-        same = num == 0 || (H5Dread(dataset, type, H5S_ALL, H5S_ALL,
-                                    H5P_DEFAULT, have) >= 0 &&
-                            memcmp(have, want, num * size) == 0);
-    }
     free(have);
-    if (type >= 0) {
-        H5Tclose(type);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
-    if (dataset >= 0) {
-        H5Dclose(dataset);
-    }
-
     return same;
 }
 

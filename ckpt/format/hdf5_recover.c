@@ -57,51 +57,6 @@ static fsdp_status_t bad(const recover_t *recover, uint32_t file,
 
 /* --- Tables --------------------------------------------------------------- */
 
-/* A one-dimensional dataset of records of @a size bytes, as it lies in the
- * file.
- * @param data_p  The caller frees it.  NULL: only where it is.
- * @return false if it is not there or something else. */
-static bool read_table(hid_t file, const char *name, size_t size,
-                       uint64_t file_size, void **data_p, uint64_t *num_p,
-                       uint64_t *offset_p)
-{
-    hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
-    hid_t space = H5I_INVALID_HID, type = H5I_INVALID_HID;
-    hssize_t num = -1;
-    bool good;
-
-    if (dataset >= 0) {
-        space = H5Dget_space(dataset);
-        type = H5Dget_type(dataset); /* so that nothing is converted */
-        num = (space >= 0) ? H5Sget_simple_extent_npoints(space) : -1;
-    }
-    good = type >= 0 && num >= 0 && H5Tget_size(type) == size &&
-           (uint64_t)num <= file_size / size;
-    if (good && data_p != NULL) {
-        *data_p = calloc((size_t)num + 1, size);
-        good = *data_p != NULL &&
-               (num == 0 || H5Dread(dataset, type, H5S_ALL, H5S_ALL,
-                                    H5P_DEFAULT, *data_p) >= 0);
-    }
-    if (good) {
-        *num_p = (uint64_t)num;
-        if (offset_p != NULL && num > 0) {
-            *offset_p = H5Dget_offset(dataset);
-        }
-    }
-    if (type >= 0) {
-        H5Tclose(type);
-    }
-    if (space >= 0) {
-        H5Sclose(space);
-    }
-    if (dataset >= 0) {
-        H5Dclose(dataset);
-    }
-
-    return good;
-}
-
 static fsdp_status_t read_rows(recover_t *recover, uint32_t number, hid_t file)
 {
     catalog_file_t *entry = &recover->cat->files[number];
@@ -112,16 +67,16 @@ static fsdp_status_t read_rows(recover_t *recover, uint32_t number, hid_t file)
         return bad(recover, number, "is another one of the files, by its own "
                                     "number");
     }
-    if (!read_table(file, "tensors", sizeof(*rows->tensors), size,
-                    (void **)&rows->tensors, &rows->num_tensors, NULL) ||
-        !read_table(file, "pieces", sizeof(*rows->pieces), size,
-                    (void **)&rows->pieces, &rows->num_pieces, NULL) ||
-        !read_table(file, "names", 1, size, (void **)&rows->names,
-                    &rows->num_names, NULL) ||
-        !read_table(file, "dims", sizeof(*rows->dims), size,
-                    (void **)&rows->dims, &rows->num_dims, NULL) ||
-        !read_table(file, "crc32c", sizeof(uint32_t), size, NULL, &blocks,
-                    &entry->table)) {
+    if (!hdf5_read_table(file, "tensors", sizeof(*rows->tensors), size,
+                         (void **)&rows->tensors, &rows->num_tensors, NULL) ||
+        !hdf5_read_table(file, "pieces", sizeof(*rows->pieces), size,
+                         (void **)&rows->pieces, &rows->num_pieces, NULL) ||
+        !hdf5_read_table(file, "names", 1, size, (void **)&rows->names,
+                         &rows->num_names, NULL) ||
+        !hdf5_read_table(file, "dims", sizeof(*rows->dims), size,
+                         (void **)&rows->dims, &rows->num_dims, NULL) ||
+        !hdf5_read_table(file, "crc32c", sizeof(uint32_t), size, NULL, &blocks,
+                         &entry->table)) {
         return bad(recover, number, "its tables cannot be read");
     }
 

@@ -395,3 +395,43 @@ bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p)
 
     return good;
 }
+
+bool hdf5_read_table(hid_t file, const char *name, size_t size, uint64_t most,
+                     void **data_p, uint64_t *num_p, uint64_t *offset_p)
+{
+    hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
+    hid_t space = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    hssize_t num = -1;
+    bool good;
+
+    if (dataset >= 0) {
+        space = H5Dget_space(dataset);
+        type = H5Dget_type(dataset); /* so that nothing is converted */
+        num = (space >= 0) ? H5Sget_simple_extent_npoints(space) : -1;
+    }
+    good = type >= 0 && num >= 0 && H5Tget_size(type) == size &&
+           (uint64_t)num <= most / size;
+    if (good && data_p != NULL) {
+        *data_p = calloc((size_t)num + 1, size);
+        good = *data_p != NULL &&
+               (num == 0 || H5Dread(dataset, type, H5S_ALL, H5S_ALL,
+                                    H5P_DEFAULT, *data_p) >= 0);
+    }
+    if (good) {
+        *num_p = (uint64_t)num;
+        if (offset_p != NULL && num > 0) {
+            *offset_p = H5Dget_offset(dataset);
+        }
+    }
+    if (type >= 0) {
+        H5Tclose(type);
+    }
+    if (space >= 0) {
+        H5Sclose(space);
+    }
+    if (dataset >= 0) {
+        H5Dclose(dataset);
+    }
+
+    return good;
+}

@@ -88,4 +88,13 @@ bool hdf5_get_text(hid_t object, const char *name, char **text_p);
  * @return false if it is there and cannot be read as a number. */
 bool hdf5_get_number(hid_t object, const char *name, uint64_t *value_p);
 
+/* A one-dimensional dataset of records of @a size bytes, as it lies in the
+ * file.
+ * @param most    Bytes that it may have.
+ * @param data_p  The caller frees it, also after a failure.  NULL: only where
+ *                it is.
+ * @return false if it is not there or something else. */
+bool hdf5_read_table(hid_t file, const char *name, size_t size, uint64_t most,
+                     void **data_p, uint64_t *num_p, uint64_t *offset_p);
+
 #endif

@@ -20,6 +20,7 @@
 #include "lib/util/buffer.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/json_text.h"
 
 /* --- Text ----------------------------------------------------------------- */
 
@@ -186,7 +187,7 @@ static void text_extra(buffer_t *text, const catalog_t *cat, bool *first)
 static void text_metadata(buffer_t *text, const catalog_t *cat, uint32_t file,
                           const item_t *items, size_t num)
 {
-    json_t *meta = json_loads(cat->meta, JSON_ALLOW_NUL, NULL), *value;
+    json_t *meta = json_text_parse(cat->meta), *value;
     json_t *metadata = json_object_get(meta, SAFETENSORS_METADATA);
     bool is_shard = cat->format == FSDP_CKPT_DCP_HF, first = true;
     const char *key;

@@ -14,6 +14,7 @@
 
 #include "fsdp_ckpt.h"
 #include "lib/util/check.h"
+#include "lib/util/json_text.h"
 
 #define WIDEN_ELEMENTS (1u << 20) /* of bf16 or fp16, read at once */
 #define NAME_MAX_TEXT  1024
@@ -297,7 +298,7 @@ static fsdp_status_t read_all(load_t *load, fsdp_error_t *err)
 /* What the program kept, as a new string; NULL if there is nothing. */
 static char *user_part(const char *meta_json)
 {
-    json_t *root = json_loads(meta_json, 0, NULL);
+    json_t *root = json_text_parse(meta_json);
     json_t *user = json_object_get(root, "user");
     char *text = (user != NULL) ? json_dumps(user, JSON_COMPACT) : NULL;
 

@@ -52,6 +52,11 @@ size_t json_text_digits(const json_t *value)
     return JSON_REAL_PRECISION(digits_of(value));
 }
 
+json_t *json_text_parse(const char *text)
+{
+    return json_loads(text, JSON_ALLOW_NUL, NULL);
+}
+
 bool json_text_u64(const json_t *value, uint64_t *number_p)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0) {

@@ -15,6 +15,10 @@
  * 0.00029999999999999997.  NULL is allowed. */
 size_t json_text_digits(const json_t *value);
 
+/* What a program has written, in which texts may hold a NUL.
+ * @return NULL: no JSON array or object, or no memory. */
+json_t *json_text_parse(const char *text);
+
 /* An integer that is not negative.
  * @return false, and *number_p untouched, if it is none; NULL is allowed. */
 bool json_text_u64(const json_t *value, uint64_t *number_p);
