@@ -16,7 +16,7 @@ typedef struct {
                             NULL: none */
     size_t num;
     bool cuts; /* one has a slice */
-} cut_t; /* zeroed: none */
+} cut_t;       /* zeroed: none */
 
 /**
  * Take patterns apart.  One that fits a tensor or value as it stands has no

@@ -81,8 +81,7 @@ void engine_sums_free(engine_sums_t *sums)
 }
 
 fsdp_status_t engine_check_passed(const catalog_t *src,
-                                  const engine_sums_t *sums,
-                                  fsdp_error_t *err)
+                                  const engine_sums_t *sums, fsdp_error_t *err)
 {
     if (src == NULL || src->crc_zip) {
         return FSDP_OK; /* parts of a piece are read without its checksum */

@@ -35,8 +35,7 @@ uint64_t engine_sum_bytes(const catalog_t *src, const catalog_piece_t *piece,
  * does: then pieces overlap.  Not asked of zip archives, parts of whose pieces
  * are read without their checksum. */
 fsdp_status_t engine_check_passed(const catalog_t *src,
-                                  const engine_sums_t *sums,
-                                  fsdp_error_t *err);
+                                  const engine_sums_t *sums, fsdp_error_t *err);
 
 /* FSDP_ERR_CORRUPT for a block, naming file, tensor and elements. */
 fsdp_status_t engine_damaged(const catalog_t *src, uint64_t index,

@@ -49,9 +49,9 @@ static fsdp_status_t take_part(uint32_t rank, const char *text, size_t size,
         memcmp(&head.seen, &share->head.seen, sizeof(head.seen)) != 0 ||
         cursor.left <= strlen(share->path) ||
         strcmp(cursor.next, share->path) != 0) {
-        return ranks_differ(
-            (share->path[0] != '\0') ? share->path : "the check's end", rank,
-            err);
+        return ranks_differ((share->path[0] != '\0') ? share->path
+                                                     : "the check's end",
+                            rank, err);
     }
     cursor.next += strlen(share->path) + 1;
     cursor.left -= strlen(share->path) + 1;
@@ -158,7 +158,8 @@ fsdp_status_t verify_share_end(verify_t *verify, const catalog_t *cat,
                           .total = verify->total},
                  .bytes = verify->result.bytes - verify->bytes_before},
         .good = good,
-        .crcs = crcs};
+        .crcs = crcs
+    };
     fsdp_status_t status;
 
     if (!verify->sharing) {
