@@ -110,8 +110,12 @@ test_expect_success 'a rank that cannot open the source' '
 	test ! -e many && nothing_hidden
 '
 
+test_expect_success 'what one process makes of it, to compare with' '
+	rm -rf one && fsdp-reshard -q -w 3 src one
+'
+
 test_expect_success FAULT 'a rank that cannot write: all say so, by name' '
-	rm -rf one && fsdp-reshard -q -w 3 src one && failed=0 &&
+	failed=0 &&
 	for at in $(seq 2 $step 24); do
 		rm -rf many &&
 		ranks 3 ./with_fault 2 eio:$at fsdp-reshard --deadline 5 -w 3 \
