@@ -252,16 +252,14 @@ uint64_t box_common(const catalog_t *cat, const catalog_piece_t *piece,
 }
 
 uint64_t box_common_box(const catalog_t *cat, const catalog_piece_t *piece,
-                        const catalog_box_t *with)
+                        const box_t *with)
 {
-    box_t boxes[2 * FSDP_CKPT_MAX_NDIM], other = {.ndim = with->ndim}, common;
+    box_t boxes[2 * FSDP_CKPT_MAX_NDIM], common;
     unsigned num = box_of_piece(cat, piece, boxes);
     uint64_t total = 0;
 
-    memcpy(other.start, with->start, with->ndim * sizeof(*with->start));
-    memcpy(other.count, with->count, with->ndim * sizeof(*with->count));
     for (unsigned i = 0; i < num; i++) {
-        if (box_intersect(&boxes[i], &other, &common)) {
+        if (box_intersect(&boxes[i], with, &common)) {
             total += volume(&common);
         }
     }

@@ -59,7 +59,7 @@ uint64_t box_common(const catalog_t *cat, const catalog_piece_t *piece,
 
 /* How many of those in a box. */
 uint64_t box_common_box(const catalog_t *cat, const catalog_piece_t *piece,
-                        const catalog_box_t *with);
+                        const box_t *with);
 
 /* Each element of a tensor lies in one piece exactly. */
 fsdp_status_t box_check_cover(const catalog_t *cat, uint64_t tensor,

@@ -250,11 +250,12 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     FSDP_TRY(plan_place(&convert->plan, err));
     if (convert->world > 1) {
         FSDP_TRY(engine_sums_init(&convert->sums, &convert->src, err));
-        convert->total = convert->plan.bytes_read;
+        convert->total = plan_total(&convert->plan);
         job.sums = &convert->sums;
         job.options.progress = show_progress;
         job.options.progress_arg = convert;
-        plan_keep_part(&convert->plan, convert->rank, convert->world);
+        FSDP_TRY(
+            plan_keep_part(&convert->plan, convert->rank, convert->world, err));
     }
     FSDP_TRY(engine_run(&job, result, err));
     convert->shared = result->bytes_shared;

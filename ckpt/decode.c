@@ -241,9 +241,11 @@ static fsdp_status_t check_end(decoder_t *decoder, fsdp_error_t *err)
 static fsdp_status_t read_next(work_t *work, size_t bytes, fsdp_error_t *err)
 {
     decoder_t *decoder = work->decoder;
+    decode_t *decode = work->decode;
     size_t got;
 
-    FSDP_TRY(codec_read(decoder->codec, work->decode->stage, bytes, &got, err));
+    FSDP_TRY(decode->go_on(decode->arg, err));
+    FSDP_TRY(codec_read(decoder->codec, decode->stage, bytes, &got, err));
     decoder->next += got;
     if (got < bytes) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,

@@ -35,6 +35,8 @@ typedef struct {
                          const char *data, size_t bytes, fsdp_error_t *err);
     /* All bytes of a piece passed, and do not have its CRC-32. */
     fsdp_status_t (*mismatch)(void *arg, uint32_t piece, fsdp_error_t *err);
+    /* Now and then: an error ends it. */
+    fsdp_status_t (*go_on)(void *arg, fsdp_error_t *err);
     void *arg;
 
     uint64_t bytes_read; /* is added to */

@@ -48,6 +48,9 @@ typedef struct {
     uint64_t buffer; /* bytes of each thread */
     uint64_t stage;  /* bytes behind them, to gather from boxes */
     uint64_t decode; /* and what decoding may take besides */
+    uint64_t total;  /* bytes to be moved */
+
+    pthread_mutex_t telling; /* held by the thread that reports progress */
 
     pthread_mutex_t lock;
     uint64_t next_copy, next_byte; /* the first bytes not yet taken */
@@ -72,6 +75,24 @@ static void fail(run_t *run, fsdp_status_t status, const fsdp_error_t *err)
     }
     pthread_mutex_unlock(&run->lock);
     atomic_store(&run->stop, true);
+}
+
+/* Whichever thread has something to say: the work of another may be long. */
+static fsdp_status_t report(run_t *run, fsdp_error_t *err)
+{
+    const fsdp_ckpt_engine_t *options = &run->job->options;
+    bool go_on;
+
+    if (options->progress == NULL ||
+        pthread_mutex_trylock(&run->telling) != 0) {
+        return FSDP_OK;
+    }
+
+    go_on = options->progress(atomic_load(&run->bytes_done), run->total,
+                              options->progress_arg);
+    pthread_mutex_unlock(&run->telling);
+    return go_on ? FSDP_OK
+                 : fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
 }
 
 /* --- Taking work ---------------------------------------------------------- */
@@ -747,6 +768,11 @@ static fsdp_status_t bad_sum(void *arg, uint32_t piece, fsdp_error_t *err)
     return mismatch(arg, piece, 0, err);
 }
 
+static fsdp_status_t decoding(void *arg, fsdp_error_t *err)
+{
+    return report(arg, err);
+}
+
 static fsdp_status_t decode_some(run_t *run, const plan_copy_t *copies,
                                  uint64_t num, char *buffer, fsdp_error_t *err)
 {
@@ -759,6 +785,7 @@ static fsdp_status_t decode_some(run_t *run, const plan_copy_t *copies,
                        .max_mem = run->decode,
                        .put = put_decoded,
                        .mismatch = bad_sum,
+                       .go_on = decoding,
                        .arg = run};
     fsdp_status_t status = decode_copies(&decode, copies, num, err);
 
@@ -805,34 +832,10 @@ static fsdp_status_t work_on(run_t *run, part_t *parts, unsigned num,
     return FSDP_OK;
 }
 
-static uint64_t total_bytes(const plan_t *plan)
+/* One thread's work. */
+static void work(void *arg, uint32_t number)
 {
-    uint64_t total = 0;
-
-    for (uint64_t i = 0; i < plan->num; i++) {
-        total += plan_moved(plan, &plan->copies[i]);
-    }
-
-    return total;
-}
-
-static fsdp_status_t report(run_t *run, uint64_t total, fsdp_error_t *err)
-{
-    const fsdp_ckpt_engine_t *options = &run->job->options;
-
-    if (options->progress != NULL &&
-        !options->progress(atomic_load(&run->bytes_done), total,
-                           options->progress_arg)) {
-        return fsdp_error_set(err, FSDP_ERR_CANCELLED, "stopped as asked");
-    }
-
-    return FSDP_OK;
-}
-
-/* One thread's work; the first one also reports progress. */
-static void work(run_t *run, bool is_first)
-{
-    uint64_t total = is_first ? total_bytes(run->plan) : 0;
+    run_t *run = arg;
     part_t *parts = malloc(BATCH_PARTS * sizeof(*parts));
     const plan_copy_t *decodes;
     char *buffer = NULL;
@@ -841,6 +844,7 @@ static void work(run_t *run, bool is_first)
     uint64_t num_decodes;
     unsigned num;
 
+    (void)number;
     /* Aligned to pages, so that the kernel can copy whole ones. */
     if (parts == NULL ||
         posix_memalign((void **)&buffer, 4096,
@@ -856,16 +860,13 @@ static void work(run_t *run, bool is_first)
     while (status == FSDP_OK && !atomic_load(&run->stop) &&
            (num = take(run, parts, buffer)) > 0) {
         status = work_on(run, parts, num, buffer + run->buffer, &err);
-        if (status == FSDP_OK && is_first) {
-            status = report(run, total, &err);
+        if (status == FSDP_OK) {
+            status = report(run, &err);
         }
     }
     while (status == FSDP_OK && !atomic_load(&run->stop) &&
            (num_decodes = take_decodes(run, &decodes)) > 0) {
         status = decode_some(run, decodes, num_decodes, buffer, &err);
-        if (status == FSDP_OK && is_first) {
-            status = report(run, total, &err);
-        }
     }
 err_free:
     if (status != FSDP_OK) {
@@ -873,11 +874,6 @@ err_free:
     }
     free(buffer);
     free(parts);
-}
-
-static void work_in_crew(void *arg, uint32_t number)
-{
-    work(arg, number == 0);
 }
 
 static uint32_t usable_cores(void)
@@ -952,7 +948,6 @@ static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
     const fsdp_ckpt_engine_t *options = &run->job->options;
     uint64_t max_mem =
         (options->max_mem > 0) ? options->max_mem : ENGINE_MAX_MEM;
-    uint64_t total = total_bytes(run->plan);
     uint32_t jobs = (options->jobs > 0) ? options->jobs : usable_cores();
 
     if (max_mem < 4096) {
@@ -965,8 +960,8 @@ static fsdp_status_t divide(run_t *run, uint32_t *jobs_p, fsdp_error_t *err)
     if (options->jobs == 0 && jobs > ENGINE_MAX_JOBS) {
         jobs = ENGINE_MAX_JOBS;
     }
-    if (jobs > total / CATALOG_BLOCK) {
-        jobs = (uint32_t)(total / CATALOG_BLOCK);
+    if (jobs > run->total / CATALOG_BLOCK) {
+        jobs = (uint32_t)(run->total / CATALOG_BLOCK);
     }
     if (jobs > max_mem / MEM_MIN) {
         jobs = (uint32_t)(max_mem / MEM_MIN);
@@ -1012,14 +1007,15 @@ static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
 fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
                          fsdp_error_t *err)
 {
-    run_t run = {.job = job, .plan = job->plan};
+    run_t run = {.job = job, .plan = job->plan, .total = plan_total(job->plan)};
     fsdp_status_t status;
     uint32_t jobs = 1;
 
     pthread_mutex_init(&run.lock, NULL);
+    pthread_mutex_init(&run.telling, NULL);
     FSDP_TRY_GOTO(divide(&run, &jobs, err), err_close);
     FSDP_TRY_GOTO(run_open(&run, err), err_close);
-    crew_run(jobs, work_in_crew, &run);
+    crew_run(jobs, work, &run);
     status = run.status;
     if (status != FSDP_OK) {
         if (err != NULL) {
@@ -1031,7 +1027,7 @@ fsdp_status_t engine_run(const engine_job_t *job, engine_result_t *result_p,
         FSDP_TRY_GOTO(engine_check_passed(run.plan->src, &run.sums, err),
                       err_close);
     }
-    FSDP_TRY_GOTO(report(&run, total_bytes(run.plan), err), err_close);
+    FSDP_TRY_GOTO(report(&run, err), err_close);
 
     if (result_p != NULL) {
         *result_p = (engine_result_t){.bytes_read = run.bytes_read,
@@ -1046,6 +1042,7 @@ err_close:
     if (job->sums == NULL) {
         engine_sums_free(&run.sums);
     }
+    pthread_mutex_destroy(&run.telling);
     pthread_mutex_destroy(&run.lock);
     return status;
 }

@@ -105,38 +105,40 @@ void plan_asked(const plan_t *plan, const plan_copy_t *copy,
     const catalog_t *src = plan->src;
     const catalog_tensor_t *tensor =
         &src->tensors[src->pieces[copy->src_piece].tensor];
-    catalog_box_t box;
+    catalog_box_t box = {.start = zeros,
+                         .count = src->dims + tensor->dims_first};
 
     asked_p->boxed = has_target_box(plan, copy, &box);
-    if (asked_p->boxed) {
-        asked_p->first = 0;
-        asked_p->count = plan->dst->pieces[copy->dst_piece].count;
-        asked_p->num = box_of_piece(
-            plan->dst, &plan->dst->pieces[copy->dst_piece], asked_p->boxes);
-        asked_p->start = box.start;
-        asked_p->dims = box.count;
-        return;
-    }
-
+    asked_p->start = box.start;
+    asked_p->dims = box.count;
     find_range(plan, copy, &asked_p->first, &asked_p->count);
-    asked_p->start = zeros;
-    asked_p->dims = src->dims + tensor->dims_first;
     (void)box_from_range(tensor->ndim, asked_p->dims, asked_p->first,
                          asked_p->count, asked_p->boxes, &asked_p->num);
+    for (unsigned b = 0; b < asked_p->num; b++) {
+        for (unsigned d = 0; d < tensor->ndim; d++) {
+            asked_p->boxes[b].start[d] += asked_p->start[d];
+        }
+    }
 }
 
 /* Elements that the source piece of a PLAN_DECODE copy has for it. */
 static uint64_t common_of(const plan_t *plan, const plan_copy_t *copy)
 {
     const catalog_piece_t *piece = &plan->src->pieces[copy->src_piece];
-    uint64_t first, count;
+    uint64_t first, count, common = 0;
+    plan_asked_t asked;
     catalog_box_t box;
 
-    if (has_target_box(plan, copy, &box)) {
-        return box_common_box(plan->src, piece, &box);
+    if (!has_target_box(plan, copy, &box)) {
+        find_range(plan, copy, &first, &count);
+        return box_common(plan->src, piece, first, count);
     }
-    find_range(plan, copy, &first, &count);
-    return box_common(plan->src, piece, first, count);
+
+    plan_asked(plan, copy, &asked);
+    for (unsigned b = 0; b < asked.num; b++) {
+        common += box_common_box(plan->src, piece, &asked.boxes[b]);
+    }
+    return common;
 }
 
 uint64_t plan_moved(const plan_t *plan, const plan_copy_t *copy)
@@ -144,6 +146,17 @@ uint64_t plan_moved(const plan_t *plan, const plan_copy_t *copy)
     return ((copy->flags & PLAN_DECODE) != 0)
                ? bytes_of(copy->src_dtype, common_of(plan, copy))
                : copy->bytes;
+}
+
+uint64_t plan_total(const plan_t *plan)
+{
+    uint64_t total = 0;
+
+    for (uint64_t i = 0; i < plan->num; i++) {
+        total += plan_moved(plan, &plan->copies[i]);
+    }
+
+    return total;
 }
 
 bool plan_same_code(const plan_t *plan, const plan_copy_t *a,
@@ -369,7 +382,8 @@ static fsdp_status_t finish(plan_t *plan, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
+/* Put the copies in the order of the target files. */
+static fsdp_status_t order(plan_t *plan, fsdp_error_t *err)
 {
     plan_copy_t *copies = malloc((plan->num + 1) * sizeof(*copies));
     group_t *groups = malloc((plan->num + 1) * sizeof(*groups));
@@ -392,7 +406,12 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
     free(plan->copies);
     plan->copies = copies;
     plan->max = plan->num + 1;
+    return FSDP_OK;
+}
 
+fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err)
+{
+    FSDP_TRY(order(plan, err));
     return finish(plan, err);
 }
 
@@ -422,10 +441,10 @@ static uint64_t cut_of(const plan_copy_t *copy, uint64_t bytes)
     uint64_t to = fsdp_dtype_bits((fsdp_dtype_t)copy->dst_dtype) / 8;
 
     if (copy->src_dtype == copy->dst_dtype &&
-        (copy->flags & PLAN_GATHER) == 0) {
+        (copy->flags & (PLAN_GATHER | PLAN_DECODE)) == 0) {
         return bytes;
     }
-    return (bytes % to == 0) ? bytes / to * from : 0;
+    return (to > 0 && bytes % to == 0) ? bytes / to * from : 0;
 }
 
 /* Where in its file the target's bytes of a copy begin behind @a bytes of the
@@ -492,36 +511,76 @@ static place_t begin_of(const plan_t *plan, uint64_t total, uint32_t rank,
                        : back_to_page(plan, (place_t){copy, at});
 }
 
-void plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world)
+/* Do both have something to decode for the same bytes of the target? */
+static bool is_alike(const plan_copy_t *a, const plan_copy_t *b)
 {
-    uint64_t total = 0, num = 0;
-    place_t begin, end;
+    return (a->flags & b->flags & PLAN_DECODE) != 0 &&
+           a->dst_piece == b->dst_piece;
+}
 
-    if (plan->num_plain < plan->num) {
-        plan->num = (rank == 0) ? plan->num : 0;
-        plan->num_plain = (rank == 0) ? plan->num_plain : 0;
-        return;
+/* One copy for all that are alike: no byte of the target comes twice. */
+static fsdp_status_t outline(const plan_t *plan, plan_t *lines_p,
+                             fsdp_error_t *err)
+{
+    *lines_p = (plan_t){.src = plan->src, .dst = plan->dst};
+    for (uint64_t i = 0; i < plan->num; i++) {
+        const plan_copy_t *copy = &plan->copies[i];
+
+        if (i == 0 || !is_alike(copy - 1, copy)) {
+            FSDP_TRY(add_copy(lines_p, copy, err));
+        }
     }
+
+    return FSDP_OK;
+}
+
+/* What lies between two places of the outline. */
+static void cut_out(plan_t *plan, const place_t *begin, const place_t *end)
+{
+    uint64_t num = 0, line = 0;
 
     for (uint64_t i = 0; i < plan->num; i++) {
-        total += plan->copies[i].bytes;
-    }
-    begin = begin_of(plan, total, rank, world);
-    end = begin_of(plan, total, rank + 1, world);
-
-    for (uint64_t i = begin.copy; i < plan->num && i <= end.copy; i++) {
         plan_copy_t copy = plan->copies[i], before = copy;
 
-        before.bytes = (i == begin.copy) ? begin.byte : 0;
-        copy.bytes = (i == end.copy) ? end.byte : copy.bytes;
-        if (copy.bytes > before.bytes) {
-            copy.bytes -= before.bytes;
-            copy.src += before.bytes;
-            copy.dst += plan_dst_bytes(&before);
+        line += i > 0 && !is_alike(&plan->copies[i - 1], &copy);
+        if (line < begin->copy || line > end->copy) {
+            continue;
+        }
+        before.bytes = (line == begin->copy) ? begin->byte : 0;
+        copy.bytes = (line == end->copy) ? end->byte : copy.bytes;
+        if (copy.bytes <= before.bytes) {
+            continue;
+        }
+        copy.bytes -= before.bytes;
+        copy.src += before.bytes;
+        copy.dst += plan_dst_bytes(&before);
+        if (plan_moved(plan, &copy) > 0) {
             plan->copies[num++] = copy;
         }
     }
-    plan->num = plan->num_plain = num;
+    plan->num = num;
+}
+
+fsdp_status_t plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world,
+                             fsdp_error_t *err)
+{
+    uint64_t total = 0;
+    fsdp_status_t status;
+    place_t begin, end;
+    plan_t lines;
+
+    FSDP_TRY(order(plan, err));
+    FSDP_TRY_GOTO(outline(plan, &lines, err), err_free);
+    for (uint64_t i = 0; i < lines.num; i++) {
+        total += lines.copies[i].bytes;
+    }
+    begin = begin_of(&lines, total, rank, world);
+    end = begin_of(&lines, total, rank + 1, world);
+    cut_out(plan, &begin, &end);
+    status = put_decodes_last(plan, err);
+err_free:
+    plan_free(&lines);
+    return status;
 }
 
 /* --- Target pieces from source pieces ------------------------------------- */

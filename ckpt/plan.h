@@ -21,9 +21,8 @@ enum {
     PLAN_GATHER = 16, /* the elements lie in boxes: src is the byte of the
                          tensor, or of the target's box, in row-major order,
                          src_piece the tensor's first piece */
-    PLAN_DECODE = 32  /* what src_piece, which has to be decoded, has of the
-                         target: of its box, or of a range of the tensor, which
-                         is src and bytes; dst is where that begins */
+    PLAN_DECODE = 32  /* what src_piece, which has to be decoded, has of src and
+                         bytes, which are as above; dst is where these begin */
 };
 
 typedef struct {
@@ -87,11 +86,11 @@ fsdp_status_t plan_place(plan_t *plan, fsdp_error_t *err);
 /**
  * Keep of a placed plan the part of one rank of several, alike in bytes.  No
  * two of them write into the same 64 KiB of a file: a client of a network file
- * system may write whole pages.  So the first rank has it all where pieces have
- * to be decoded, which is in the order of the source.  The counts stay those of
- * the whole.
+ * system may write whole pages.  So each decodes what it writes, and what two of
+ * them have a part of is decoded by both.  The counts stay those of the whole.
  */
-void plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world);
+fsdp_status_t plan_keep_part(plan_t *plan, uint32_t rank, uint32_t world,
+                             fsdp_error_t *err);
 
 /* Where a copy's bytes lie in the file of its source or target piece. */
 uint64_t plan_src_offset(const plan_t *plan, const plan_copy_t *copy);
@@ -100,15 +99,18 @@ uint64_t plan_dst_offset(const plan_t *plan, const plan_copy_t *copy);
 /* Bytes of the source that a copy moves. */
 uint64_t plan_moved(const plan_t *plan, const plan_copy_t *copy);
 
+/* The same, of all copies. */
+uint64_t plan_total(const plan_t *plan);
+
 /* What a PLAN_DECODE copy asks for. */
 typedef struct {
-    bool boxed;            /* a box of the tensor; else elements */
-    uint64_t first, count; /* of the tensor, these */
-    unsigned num;          /* and both as boxes */
-    box_t boxes[2 * BOX_MAX_NDIM];
-    /* They lie row-major in an array of these dimensions, whose first element
-     * is the tensor's at `start`, from element `first` of it on. */
+    /* Of an array of these dimensions, row-major, whose first element is the
+     * tensor's at `start`: */
     const uint64_t *start, *dims;
+    bool boxed;            /* it is a box of the tensor; else all of it */
+    uint64_t first, count; /* these elements, */
+    unsigned num;          /* which are these boxes of the tensor */
+    box_t boxes[2 * BOX_MAX_NDIM];
 } plan_asked_t;
 
 void plan_asked(const plan_t *plan, const plan_copy_t *copy,

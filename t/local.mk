@@ -106,6 +106,7 @@ dist_check_SCRIPTS += \
 	t/t3018-verify-ranks.t \
 	t/t3019-lustre.t \
 	t/t3020-parts.t \
+	t/t3021-decode-ranks.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \

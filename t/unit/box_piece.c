@@ -1,7 +1,7 @@
 /*
  * Pieces that are boxes: random partitions of random tensors, stored densely
- * or with strides, as they are or to be decoded, read and converted, against plain copies in memory; and
- * what is no partition is found.
+ * or with strides, as they are or to be decoded, read and converted, by several
+ * ranks too, against plain copies in memory; and what is no partition is found.
  */
 #include "config.h"
 
@@ -306,19 +306,73 @@ static void take_piece(const catalog_t *dst, const catalog_piece_t *piece,
     free(part);
 }
 
+/* Which rank, from 1 on, writes to each 64 KiB of the target: no other may. */
+typedef struct {
+    uint32_t owner[128];
+    bool shared;
+} pages_t;
+
+static void claim(pages_t *pages, const plan_t *plan, uint32_t rank)
+{
+    for (uint64_t i = 0; i < plan->num; i++) {
+        const plan_copy_t *copy = &plan->copies[i];
+
+        if ((copy->flags & PLAN_DISCARD) == 0) {
+            uint64_t first = plan_dst_offset(plan, copy);
+            uint64_t last = first + plan_dst_bytes(copy) - 1;
+
+            for (uint64_t p = first >> 16; p <= last >> 16; p++) {
+                uint32_t *owner = &pages->owner[p];
+
+                pages->shared |= *owner != 0 && *owner != rank + 1;
+                *owner = rank + 1;
+            }
+        }
+    }
+}
+
+/* Each rank in turn copies its part. */
+static fsdp_status_t copy_by(uint32_t ranks, catalog_t *src, catalog_t *dst,
+                             const fsdp_ckpt_engine_t *options)
+{
+    const uint64_t map[1] = {0};
+    engine_sums_t sums = {0};
+    engine_job_t job = {.dst = dst, .options = *options};
+    fsdp_status_t status = engine_sums_init(&sums, src, NULL);
+    pages_t pages = {0};
+    plan_t plan;
+
+    job.sums = (ranks > 1) ? &sums : NULL;
+    for (uint32_t rank = 0; rank < ranks && status == FSDP_OK; rank++) {
+        status = plan_convert(&plan, src, dst, map, NULL);
+        if (status == FSDP_OK) {
+            status = plan_place(&plan, NULL);
+        }
+        if (status == FSDP_OK && ranks > 1) {
+            status = plan_keep_part(&plan, rank, ranks, NULL);
+            claim(&pages, &plan, rank);
+        }
+        job.plan = &plan;
+        status = (status == FSDP_OK) ? engine_run(&job, NULL, NULL) : status;
+        plan_free(&plan);
+    }
+    if (status == FSDP_OK && ranks > 1) {
+        status = engine_check_sums(src, &sums, NULL);
+    }
+    engine_sums_free(&sums);
+    return pages.shared ? FSDP_ERR_BAD_STATE : status;
+}
+
 /* Into one file. */
 static fsdp_status_t convert(catalog_t *src, const tensor_t *tensor,
-                             const fsdp_ckpt_engine_t *options, bool boxes,
-                             unsigned char *data)
+                             const fsdp_ckpt_engine_t *options, uint32_t ranks,
+                             bool boxes, unsigned char *data)
 {
     char *path = io_path("%s/target", dir);
-    const uint64_t map[1] = {0};
     catalog_t dst;
-    engine_job_t job = {.dst = &dst, .options = *options};
     fsdp_status_t status;
     uint64_t added;
     uint32_t file;
-    plan_t plan;
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
 
     catalog_init(&dst);
@@ -333,13 +387,7 @@ static fsdp_status_t convert(catalog_t *src, const tensor_t *tensor,
     }
     status = catalog_seal(&dst, CATALOG_CHECK_COVER, NULL);
     if (status == FSDP_OK) {
-        status = plan_convert(&plan, src, &dst, map, NULL);
-    }
-    if (status == FSDP_OK) {
-        status = plan_place(&plan, NULL);
-        job.plan = &plan;
-        status = (status == FSDP_OK) ? engine_run(&job, NULL, NULL) : status;
-        plan_free(&plan);
+        status = copy_by(ranks, src, &dst, options);
     }
     for (uint64_t p = 0; status == FSDP_OK && p < dst.num_pieces; p++) {
         take_piece(&dst, &dst.pieces[p], tensor, fd, data);
@@ -374,6 +422,7 @@ static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided,
         {.jobs = 3,                   .max_mem = 1 << 20},
         {0},
     };
+    static const uint32_t ranks[] = {2, 5, 1};
     unsigned char *data = malloc(tensor->numel * tensor->size);
     catalog_t cat;
 
@@ -382,15 +431,18 @@ static void test_tensor(const tensor_t *tensor, unsigned depth, bool strided,
         check_ranges(&cat, tensor, &options[i]);
         for (int boxes = 0; boxes < 2; boxes++) {
             memset(data, 0, tensor->numel * tensor->size);
-            ok(convert(&cat, tensor, &options[i], boxes, data) == FSDP_OK &&
+            ok(convert(&cat, tensor, &options[i], ranks[i], boxes, data) ==
+                       FSDP_OK &&
                    memcmp(data, tensor->truth, tensor->numel * tensor->size) ==
                        0,
-               "and converted, to %s", boxes ? "boxes" : "ranges");
+               "and converted by %u, to %s", ranks[i],
+               boxes ? "boxes" : "ranges");
         }
     }
     flip_bit(&cat, cat.pieces[cat.num_pieces / 2].offset);
-    ok(convert(&cat, tensor, &options[1], false, data) == FSDP_ERR_CORRUPT &&
-           convert(&cat, tensor, &options[1], true, data) == FSDP_ERR_CORRUPT,
+    ok(convert(&cat, tensor, &options[1], 1, false, data) == FSDP_ERR_CORRUPT &&
+           convert(&cat, tensor, &options[1], 3, true, data) ==
+               FSDP_ERR_CORRUPT,
        "a bit that is not right is found");
     catalog_free(&cat);
     free(data);
@@ -420,6 +472,42 @@ static void test_tensors(void)
         }
         free(tensor.truth);
     }
+}
+
+/* --- Signs of life -------------------------------------------------------- */
+
+/* Goes on *arg times. */
+static bool count_down(uint64_t done, uint64_t total, void *arg)
+{
+    uint64_t *left = arg;
+
+    (void)done, (void)total;
+    return *left > 0 && (*left)-- > 0;
+}
+
+static void test_progress(void)
+{
+    const uint64_t dims[1] = {1 << 20};
+    uint64_t left = 1000;
+    const fsdp_ckpt_engine_t options = {.jobs = 1,
+                                        .max_mem = 64 << 10,
+                                        .progress = count_down,
+                                        .progress_arg = &left};
+    unsigned char *data = malloc(dims[0]);
+    tensor_t tensor;
+    catalog_t cat;
+
+    make_tensor(&tensor, FSDP_DTYPE_U8, 1, dims);
+    make_source(&cat, &tensor, 0, false, true);
+    ok(convert(&cat, &tensor, &options, 1, false, data) == FSDP_OK &&
+           left < 1000 - 16,
+       "progress is told while one code is decoded");
+    left = 3;
+    ok(convert(&cat, &tensor, &options, 1, false, data) == FSDP_ERR_CANCELLED,
+       "which ends when that says so");
+    catalog_free(&cat);
+    free(tensor.truth);
+    free(data);
 }
 
 /* --- Negated and conjugated ----------------------------------------------- */
@@ -621,6 +709,7 @@ int main(void)
     test_bad_strides();
     test_changes();
     test_tensors();
+    test_progress();
     test_many();
     nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return tap_done();

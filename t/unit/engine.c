@@ -395,7 +395,8 @@ static fsdp_status_t copy_in_parts(ckpt_t *from, ckpt_t *to, uint32_t ranks,
 
         status = plan_convert(&plan, &from->cat, &to->cat, map, err);
         status = (status == FSDP_OK) ? plan_place(&plan, err) : status;
-        plan_keep_part(&plan, rank, ranks);
+        status = (status == FSDP_OK) ? plan_keep_part(&plan, rank, ranks, err)
+                                     : status;
         claim(pages, &plan, (unsigned char)(rank + 1));
         for (uint64_t i = 0; i < plan.num; i++) {
             bytes += plan.copies[i].bytes;
