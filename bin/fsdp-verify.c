@@ -169,6 +169,10 @@ static void print_json(gather_t *gather,
     cli_json_set(all, "files", json_integer((json_int_t)result->files));
     cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
     cli_json_set(all, "unchecked", json_integer((json_int_t)result->unchecked));
+    cli_json_set(all, "stale_files",
+                 json_integer((json_int_t)result->stale_files));
+    cli_json_set(all, "stale_bytes",
+                 json_integer((json_int_t)result->stale_bytes));
     cli_json_set(all, "digest_model", cli_json_hex(result->digest_model, 2));
     cli_json_set(all, "digest_optim", cli_json_hex(result->digest_optim, 2));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
@@ -195,6 +199,12 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
         printf("no checksum covers %" PRIu64 " bytes (%s): whether they are "
                "what was written is not known\n",
                result->unchecked, size_format(result->unchecked, unchecked));
+    }
+    if (result->stale_files > 0) {
+        printf("beside it %" PRIu64 " file%s of an earlier save, %s, which it "
+               "does not use\n",
+               result->stale_files, cli_s(result->stale_files),
+               size_format(result->stale_bytes, size));
     }
     free(rate);
 }

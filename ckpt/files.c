@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lib/util/crc.h"
 #include "lib/util/io.h"
 
 enum { MAX_OPEN = 128 }; /* far from the usual limit of 1024 descriptors */
@@ -143,4 +144,33 @@ void files_put(files_t *files, uint32_t file)
 const char *files_path(files_t *files, uint32_t file)
 {
     return files->slots[file].path;
+}
+
+fsdp_status_t files_sum(const catalog_t *cat, uint32_t file, uint64_t size,
+                        uint32_t *crc_p, fsdp_error_t *err)
+{
+    enum { BYTES = 1 << 20 };
+    char *path = catalog_file_path(cat, file), *buffer = malloc(BYTES);
+    fsdp_status_t status;
+    uint32_t crc = 0;
+    int fd = -1;
+
+    status = (path != NULL && buffer != NULL)
+                 ? io_open(path, O_RDONLY, 0, &fd, err)
+                 : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                  cat->path);
+    for (uint64_t at = 0; status == FSDP_OK && at < size;) {
+        size_t n = (size - at < BYTES) ? (size_t)(size - at) : BYTES;
+
+        status = io_pread(fd, buffer, n, at, path, err);
+        crc = crc32c(crc, buffer, n);
+        at += n;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    free(path);
+    free(buffer);
+    *crc_p = crc;
+    return status;
 }

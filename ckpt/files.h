@@ -32,4 +32,8 @@ void files_put(files_t *files, uint32_t file);
 /* Its full path, for messages; borrowed. */
 const char *files_path(files_t *files, uint32_t file);
 
+/* The CRC-32C of the first @a size bytes of a file.  Any thread. */
+fsdp_status_t files_sum(const catalog_t *cat, uint32_t file, uint64_t size,
+                        uint32_t *crc_p, fsdp_error_t *err);
+
 #endif

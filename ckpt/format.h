@@ -19,6 +19,20 @@ typedef struct {
     unsigned char head[16]; /* first bytes of a file, zeros behind its end */
 } format_look_t;
 
+/* What a file is that lies in a directory of a checkpoint, and is none of its
+ * catalog. */
+typedef enum {
+    FORMAT_FOREIGN = 0, /* not the format's: notes, settings, other data */
+    FORMAT_STALE,       /* data that an earlier save into the directory left, as
+                           the format's own writers do */
+    FORMAT_EXTRA        /* data that should not be there */
+} format_extra_t;
+
+/* Of a file that is another one of the checkpoint, whose name follows. */
+#define FORMAT_EXCHANGED                                                 \
+    "%s: holds what %s should hold: were they exchanged, or one copied " \
+    "over the other?"
+
 typedef struct {
     fsdp_ckpt_format_t id;
     const char *name; /* as --to names it */
@@ -36,6 +50,12 @@ typedef struct {
      * @return FSDP_ERR_CORRUPT, FSDP_ERR_IO, FSDP_ERR_NOT_FOUND (incomplete).
      */
     fsdp_status_t (*open)(const char *path, catalog_t *cat, fsdp_error_t *err);
+
+    /* What a file is, by its name and size: the reader did not add it to the
+     * catalog.  @a path is relative to its root, and in a directory of its
+     * files.  NULL: all that is there was read, or is not the format's. */
+    format_extra_t (*extra)(const catalog_t *cat, const char *path,
+                            uint64_t size);
 
     /* The writer; create == NULL: this format cannot be written. */
     bool is_dir;    /* the target is a directory, else one file */

@@ -447,6 +447,9 @@ typedef struct {
     double seconds;
     uint64_t checkpoints;      /* that were opened */
     fsdp_ckpt_format_t format; /* of the last one */
+    uint64_t stale_files;      /* beside it, of an earlier save there, as some
+                                  writers leave them */
+    uint64_t stale_bytes;
 } fsdp_ckpt_verify_result_t;
 
 /**

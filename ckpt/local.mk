@@ -110,6 +110,7 @@ libckptcore_la_SOURCES = \
 	ckpt/torch_value.c \
 	ckpt/torch_write.c \
 	ckpt/torch_write.h \
+	ckpt/verify_extra.c \
 	ckpt/verify_manifest.c \
 	ckpt/verify_pass.c \
 	ckpt/verify_ranks.c \
@@ -173,6 +174,7 @@ libckptcore_la_SOURCES += \
 	ckpt/format/dcp.c \
 	ckpt/format/dcp_archive.c \
 	ckpt/format/dcp_archive.h \
+	ckpt/format/dcp_extra.c \
 	ckpt/format/dcp_hf.c \
 	ckpt/format/dcp_paths.c \
 	ckpt/format/dcp_paths.h \

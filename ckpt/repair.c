@@ -9,7 +9,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "ckpt/engine.h"
+#include "ckpt/files.h"
 #include "ckpt/format.h"
 #include "ckpt/format/hdf5_check.h"
 #include "ckpt/format/hdf5_recover.h"
@@ -142,39 +142,6 @@ static fsdp_status_t list_files(catalog_t *cat, fsdp_error_t *err)
     return status;
 }
 
-/* The CRC-32C of a whole file. */
-static fsdp_status_t sum_file(const catalog_t *cat, uint32_t file,
-                              uint32_t *crc_p, fsdp_error_t *err)
-{
-    enum { BYTES = 1 << 20 };
-    char *path = catalog_file_path(cat, file), *buffer = malloc(BYTES);
-    fsdp_status_t status = FSDP_OK;
-    uint32_t crc = 0;
-    int fd = -1;
-
-    if (path == NULL || buffer == NULL) {
-        status = no_memory(cat->path, err);
-    }
-    if (status == FSDP_OK) {
-        status = io_open(path, O_RDONLY, 0, &fd, err);
-    }
-    for (uint64_t at = 0; status == FSDP_OK && at < cat->files[file].size;) {
-        uint64_t left = cat->files[file].size - at;
-        size_t n = (left < BYTES) ? (size_t)left : BYTES;
-
-        status = io_pread(fd, buffer, n, at, path, err);
-        crc = crc32c(crc, buffer, n);
-        at += n;
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-    free(path);
-    free(buffer);
-    *crc_p = crc;
-    return status;
-}
-
 /* Compare each file with the checksum of the manifest, or take its own. */
 static fsdp_status_t sum_files(sharded_t *sharded, fsdp_error_t *err)
 {
@@ -184,7 +151,7 @@ static fsdp_status_t sum_files(sharded_t *sharded, fsdp_error_t *err)
         catalog_file_t *file = &cat->files[f];
         uint32_t crc;
         fsdp_error_t why;
-        fsdp_status_t status = sum_file(cat, f, &crc, &why);
+        fsdp_status_t status = files_sum(cat, f, file->size, &crc, &why);
 
         if (status == FSDP_ERR_NOT_FOUND || status == FSDP_ERR_CORRUPT) {
             sharded->bad[f] = true;

@@ -12,7 +12,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckpt/files.h"
 #include "ckpt/format.h"
 #include "ckpt/format/hdf5_check.h"
 #include "ckpt/format/hdf5_table.h"
@@ -101,69 +101,55 @@ static fsdp_status_t find_line(const char *text, void *arg)
 
 /* --- Files ---------------------------------------------------------------- */
 
-/* Whether the file of that name belongs to the checkpoint. */
-static bool is_listed(const verify_t *verify, const catalog_t *cat,
-                      const char *name)
+static int64_t mtime_of(const struct stat *st)
 {
-    for (uint32_t i = 0; i < cat->num_files; i++) {
-        if (strcmp(cat->files[i].path, name) == 0) {
-            return true;
-        }
-    }
-
-    return strcmp(name, MANIFEST_NAME) == 0 ||
-           strcmp(name, HDF5_INDEX_NAME) == 0 ||
-           ranks_is_own(&verify->ranks, name);
+    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
 }
 
-/* May a file of that name be there?  In a checkpoint of ours it may not if it is
- * not listed.  Others have much beside them, but no data of another set of
- * safetensors, as one of more files that was written there before. */
-static bool may_be_there(const catalog_t *cat, const char *name)
+/* Another file of the list that should be what this one is, whose size is not
+ * its own; or NULL.  The first rank only tells of it, and so looks alone. */
+static fsdp_status_t find_twin(const verify_t *verify, const catalog_t *cat,
+                               uint32_t file, uint64_t size,
+                               const char **twin_p, fsdp_error_t *err)
 {
-    switch (cat->format) {
-    case FSDP_CKPT_HDF5:
-        return false;
-    case FSDP_CKPT_SAFETENSORS:
-        return cat->num_files < 2 ||
-               fnmatch("*-[0-9]*-of-[0-9]*.safetensors", name, 0) != 0;
-    default:
-        return true;
-    }
-}
+    bool summed = false;
+    uint32_t crc = 0;
 
-/* What lies in the directory and should not. */
-static fsdp_status_t find_extra_files(verify_t *verify, const catalog_t *cat,
-                                      fsdp_error_t *err)
-{
-    DIR *dir = opendir(cat->root);
-    struct dirent *entry;
-
-    if (dir == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m",
-                              cat->root);
-    }
-
-    while ((entry = readdir(dir)) != NULL) {
-        const char *name = entry->d_name;
-
-        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
-            !is_listed(verify, cat, name) && !may_be_there(cat, name) &&
-            verify_find(verify, "%s/%s: is no part of the checkpoint",
-                        cat->root, name) != FSDP_OK) {
-            closedir(dir);
-            return fsdp_error_set(err, FSDP_ERR_CANCELLED,
-                                  "the check was stopped");
+    *twin_p = NULL;
+    for (uint32_t i = 0; i < cat->num_files && verify->ranks.rank == 0; i++) {
+        if (i == file || !cat->files[i].has_crc || cat->files[i].size != size) {
+            continue;
+        }
+        if (!summed) {
+            FSDP_TRY(files_sum(cat, file, size, &crc, err));
+            summed = true;
+        }
+        if (cat->files[i].crc32c == crc) {
+            *twin_p = cat->files[i].path;
+            return FSDP_OK;
         }
     }
-    closedir(dir);
 
     return FSDP_OK;
 }
 
-static int64_t mtime_of(const struct stat *st)
+static fsdp_status_t find_size(verify_t *verify, const catalog_t *cat,
+                               uint32_t index, uint64_t size, fsdp_error_t *err)
 {
-    return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
+    const catalog_file_t *file = &cat->files[index];
+    const char *twin;
+
+    FSDP_TRY(find_twin(verify, cat, index, size, &twin, err));
+    if (twin != NULL) {
+        FIND(verify, err, "%s/" FORMAT_EXCHANGED, cat->root, file->path, twin);
+    } else {
+        FIND(verify, err,
+             "%s/%s: %s: has %" PRIu64 " bytes instead of %" PRIu64, cat->root,
+             file->path, (size < file->size) ? "cut off" : "too long", size,
+             file->size);
+    }
+
+    return FSDP_OK;
 }
 
 /* Sizes of the listed files; good[i] says that file i can be read whole. */
@@ -201,10 +187,7 @@ static fsdp_status_t check_sizes(verify_t *verify, const catalog_t *cat,
                  "show it: altered, or copied",
                  cat->root, file->path, cat->path);
         } else if (!good[i]) {
-            FIND(verify, err, "%s/%s: %s: has %lld bytes instead of %" PRIu64,
-                 cat->root, file->path,
-                 ((uint64_t)st.st_size < file->size) ? "cut off" : "too long",
-                 (long long)st.st_size, file->size);
+            FSDP_TRY(find_size(verify, cat, i, (uint64_t)st.st_size, err));
         }
         verify->total += good[i] ? file->size : 0;
     }
@@ -467,7 +450,7 @@ static fsdp_status_t check_sharded(verify_t *verify, const char *path,
     manifest_get_index(manifest, &index);
     verify->result.bytes += index.size;
     verify->result.files += 2; /* the manifest and the index */
-    FSDP_TRY_GOTO(find_extra_files(verify, &listed, err), done);
+    FSDP_TRY_GOTO(verify_extra(verify, &listed, err), done);
     status = check_listed(verify, path, &index, &listed, err);
 done:
     catalog_free(&listed);
@@ -497,7 +480,7 @@ static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
     catalog_init(&cat);
     status = open_whole(verify, look->path, &cat, &whole, err);
     if (status == FSDP_OK && whole && look->is_dir) {
-        status = find_extra_files(verify, &cat, err);
+        status = verify_extra(verify, &cat, err);
     }
     if (status == FSDP_OK && whole) {
         status = find_notes(verify, &cat, err);

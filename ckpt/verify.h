@@ -44,6 +44,11 @@ __attribute__((format(printf, 2, 3))) fsdp_status_t verify_find(
 fsdp_status_t verify_status(verify_t *verify, fsdp_status_t status,
                             const fsdp_error_t *why, fsdp_error_t *err);
 
+/* Find what lies in the directories of the catalog's files and should not; what
+ * an earlier save left is only counted. */
+fsdp_status_t verify_extra(verify_t *verify, const catalog_t *cat,
+                           fsdp_error_t *err);
+
 /**
  * Read every file of the catalog once: checksums of blocks and of whole files,
  * and the digests' sums.

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/format.h"
 #include "lib/util/check.h"
 #include "lib/util/crc.h"
 #include "lib/util/crew.h"
@@ -538,8 +539,7 @@ static fsdp_status_t run_workers(pass_t *pass, digest_t *digests,
     return pass->status;
 }
 
-/* Another file of the list that should have had this checksum: most likely
- * two were exchanged. */
+/* Another file of the list that should have had this checksum. */
 static const char *find_twin(const catalog_t *cat, uint32_t file, uint32_t crc)
 {
     for (uint32_t i = 0; i < cat->num_files; i++) {
@@ -566,10 +566,7 @@ static fsdp_status_t check_file(pass_t *pass, uint32_t number, uint32_t crc)
     pass->good[number] = false;
     twin = find_twin(cat, number, crc);
     if (twin != NULL) {
-        return verify_find(pass->verify,
-                           "%s: holds what %s should hold: were files "
-                           "exchanged?",
-                           file->path, twin);
+        return verify_find(pass->verify, FORMAT_EXCHANGED, file->path, twin);
     }
 
     return verify_find(

@@ -107,6 +107,7 @@ dist_check_SCRIPTS += \
 	t/t3019-lustre.t \
 	t/t3020-parts.t \
 	t/t3021-decode-ranks.t \
+	t/t3030-verify-files.t \
 	t/t4000-cluster.t \
 	t/t4001-rendezvous.t \
 	t/t4101-train-slurm.t \

@@ -582,6 +582,18 @@ static fsdp_status_t load_record(loader_t *loader, const dcp_record_t *record,
     return status;
 }
 
+/* A file is damaged; or it is another one. */
+static fsdp_status_t blame(const loader_t *loader, fsdp_error_t *err)
+{
+    const char *twin = dcp_twin(loader->meta, loader->file, loader->fd,
+                                loader->sizes[loader->file]);
+
+    return (twin == NULL)
+               ? FSDP_ERR_CORRUPT
+               : fsdp_error_set(err, FSDP_ERR_CORRUPT, FORMAT_EXCHANGED,
+                                loader->path, twin);
+}
+
 static fsdp_status_t load_records(loader_t *loader, fsdp_error_t *err)
 {
     const dcp_meta_t *meta = loader->meta;
@@ -596,6 +608,9 @@ static fsdp_status_t load_records(loader_t *loader, fsdp_error_t *err)
         if (status == FSDP_OK) {
             status = load_record(loader, &meta->records[i], err);
         }
+    }
+    if (status == FSDP_ERR_CORRUPT && loader->fd >= 0) {
+        status = blame(loader, err);
     }
     close_file(loader);
     return status;
@@ -933,6 +948,7 @@ const format_t format_dcp = {
     .what = "a PyTorch distributed checkpoint",
     .probe = probe,
     .open = dcp_open,
+    .extra = dcp_extra,
     .is_dir = true,
     .has_crcs = true,
     .has_boxes = true,

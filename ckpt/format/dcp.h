@@ -8,7 +8,8 @@
 
 #include <stdbool.h>
 
-#include "ckpt/catalog.h"
+#include "ckpt/format.h"
+#include "ckpt/format/dcp_meta.h"
 
 #define DCP_METADATA ".metadata"
 
@@ -43,7 +44,18 @@ fsdp_status_t dcp_find_inner(const catalog_t *cat, bool **inner_p,
  */
 fsdp_status_t dcp_prepare(catalog_t *cat, fsdp_error_t *err);
 
-/* The writer, for the table of formats. */
+/**
+ * Which file of the metadata should a file be, by the places of its archives?
+ *
+ * @param file  Of the metadata, open as @a fd, @a size bytes long.
+ *
+ * @return its path; NULL: itself, or none of them.
+ */
+const char *dcp_twin(const dcp_meta_t *meta, uint32_t file, int fd,
+                     uint64_t size);
+
+/* For the table of formats, with the writer. */
+format_extra_t dcp_extra(const catalog_t *cat, const char *path, uint64_t size);
 fsdp_status_t dcp_create(catalog_t *cat, uint32_t file, const uint64_t *pieces,
                          uint64_t num, const char *path, fsdp_error_t *err);
 fsdp_status_t dcp_finish(const catalog_t *cat, const char *dir,

@@ -28,9 +28,16 @@ typedef struct {
     uint64_t offset; /* bytes in the file */
 } shard_t;
 
+/* How many shards of a file another one has too. */
+typedef struct {
+    size_t num;
+    uint32_t of; /* that file, if it is always the same; or CATALOG_NONE */
+} copy_t;
+
 typedef struct {
     catalog_t *cat;
     safetensors_file_t *files;
+    copy_t *copies; /* of each file */
     char **paths;
     json_t **infos; /* where the shards of each file belong */
     int num_files;
@@ -171,9 +178,11 @@ static fsdp_status_t open_files(open_t *open, struct dirent **names, int num,
     size_t shards = 0;
 
     open->files = calloc((size_t)num, sizeof(*open->files));
+    open->copies = calloc((size_t)num, sizeof(*open->copies));
     open->paths = calloc((size_t)num, sizeof(*open->paths));
     open->infos = calloc((size_t)num, sizeof(*open->infos));
-    if (open->files == NULL || open->paths == NULL || open->infos == NULL) {
+    if (open->files == NULL || open->copies == NULL || open->paths == NULL ||
+        open->infos == NULL) {
         return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "no memory");
     }
 
@@ -212,6 +221,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(left->entry->name, right->entry->name);
 }
 
+static int by_name_and_file(const void *a, const void *b)
+{
+    const shard_t *left = a, *right = b;
+    int order = by_name(a, b);
+
+    return (order != 0)
+               ? order
+               : (left->file > right->file) - (left->file < right->file);
+}
+
 static uint64_t numel_of(const shard_t *shard)
 {
     uint64_t numel = 1;
@@ -225,14 +244,20 @@ static uint64_t numel_of(const shard_t *shard)
     return numel;
 }
 
-/* A copy of the shard before: of a tensor that every rank has. */
-static bool is_replica(const shard_t *shards, size_t i)
+/* A copy of a shard before: of a tensor that every rank has. */
+static bool is_replica(const open_t *open, const shard_t *shards, size_t i)
 {
+    copy_t *copy = &open->copies[shards[i].file];
+
     for (size_t k = 0; k < i; k++) {
         if (memcmp(shards[k].start, shards[i].start,
                    shards[i].ndim * sizeof(*shards->start)) == 0 &&
             memcmp(shards[k].count, shards[i].count,
                    shards[i].ndim * sizeof(*shards->count)) == 0) {
+            copy->of = (copy->num == 0 || copy->of == shards[k].file)
+                           ? shards[k].file
+                           : CATALOG_NONE;
+            copy->num++;
             return true;
         }
     }
@@ -284,10 +309,30 @@ static fsdp_status_t add_tensor(const open_t *open, const shard_t *shards,
                                 shards->entry->dtype, shards->ndim, dims, NULL,
                                 &tensor, err));
     for (size_t i = 0; i < num; i++) {
-        if (!is_replica(shards, i)) {
+        if (!is_replica(open, shards, i)) {
             FSDP_TRY(add_shard(open, &shards[i], tensor, err));
         }
     }
+    return FSDP_OK;
+}
+
+/* PyTorch saves each shard once: a file that has nothing of its own was most
+ * likely copied over another one, and that is lost, which the others' shapes
+ * may not tell. */
+static fsdp_status_t check_copies(const open_t *open, fsdp_error_t *err)
+{
+    for (int f = 0; f < open->num_files; f++) {
+        const copy_t *copy = &open->copies[f];
+
+        if (copy->num > 0 && copy->num == open->files[f].num &&
+            copy->of != CATALOG_NONE) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT,
+                                  "%s: holds only shards that %s holds too: "
+                                  "was one copied over the other?",
+                                  open->paths[f], open->paths[copy->of]);
+        }
+    }
+
     return FSDP_OK;
 }
 
@@ -296,7 +341,8 @@ static fsdp_status_t add_tensors(open_t *open, fsdp_error_t *err)
     size_t end;
 
     if (open->num_shards > 1) {
-        qsort(open->shards, open->num_shards, sizeof(*open->shards), by_name);
+        qsort(open->shards, open->num_shards, sizeof(*open->shards),
+              by_name_and_file);
     }
     for (size_t first = 0; first < open->num_shards; first = end) {
         for (end = first + 1; end < open->num_shards; end++) {
@@ -307,7 +353,7 @@ static fsdp_status_t add_tensors(open_t *open, fsdp_error_t *err)
         FSDP_TRY(add_tensor(open, open->shards + first, end - first, err));
     }
 
-    return FSDP_OK;
+    return check_copies(open, err);
 }
 
 /* Values, tied names, and what else the metadata says. */
@@ -355,6 +401,7 @@ static fsdp_status_t dcp_hf_open(const char *path, catalog_t *cat,
     }
     dir_free(names, num);
     free(open.files);
+    free(open.copies);
     free(open.paths);
     free(open.infos);
     free(open.shards);

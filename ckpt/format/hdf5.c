@@ -226,12 +226,23 @@ static fsdp_status_t open_checkpoint(const char *path, catalog_t *cat,
     return status;
 }
 
+/* Nothing but its own files is ever in a checkpoint of ours. */
+static format_extra_t extra(const catalog_t *cat, const char *path,
+                            uint64_t size)
+{
+    (void)cat;
+    (void)path;
+    (void)size;
+    return FORMAT_EXTRA;
+}
+
 const format_t format_hdf5 = {
     .id = FSDP_CKPT_HDF5,
     .name = "hdf5",
     .what = "a sharded HDF5 checkpoint",
     .probe = probe,
     .open = open_checkpoint,
+    .extra = extra,
     .is_dir = true,
     .has_crcs = true,
     .has_kinds = true,

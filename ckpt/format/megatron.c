@@ -243,10 +243,28 @@ static fsdp_status_t hash_file(const char *path, char hex[65],
     return status;
 }
 
-static fsdp_status_t check_file(const catalog_t *cat, const char *name,
-                                const char *want, megatron_find_f find,
+/* The file that should have a SHA-256; NULL: none. */
+static const char *name_of(json_t *files, const char *hex)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(files, name, value)
+    {
+        if (json_is_string(value) &&
+            strcasecmp(json_string_value(value), hex) == 0) {
+            return name;
+        }
+    }
+
+    return NULL;
+}
+
+static fsdp_status_t check_file(const catalog_t *cat, json_t *files,
+                                const char *name, megatron_find_f find,
                                 void *arg, uint64_t *bytes_p, fsdp_error_t *err)
 {
+    const char *want = json_string_value(json_object_get(files, name));
     char *path = io_path("%s/%s", cat->root, name), *text = NULL;
     char hex[65] = "";
     fsdp_error_t why;
@@ -268,8 +286,12 @@ static fsdp_status_t check_file(const catalog_t *cat, const char *name,
         } else if (status != FSDP_OK && err != NULL) {
             *err = why;
         } else if (strcasecmp(hex, want) != 0) {
-            text = io_path("%s: its SHA-256 is %s, " INTEGRITY " has %s", path,
-                           hex, want);
+            const char *twin = name_of(files, hex);
+
+            text = (twin != NULL)
+                       ? io_path(FORMAT_EXCHANGED, path, twin)
+                       : io_path("%s: its SHA-256 is %s, " INTEGRITY " has %s",
+                                 path, hex, want);
         }
     }
     if (status == FSDP_OK && text != NULL) {
@@ -303,8 +325,7 @@ fsdp_status_t megatron_check(const catalog_t *cat, megatron_find_f find,
     } else {
         json_object_foreach(files, name, value)
         {
-            status = check_file(cat, name, json_string_value(value), find, arg,
-                                bytes_p, err);
+            status = check_file(cat, files, name, find, arg, bytes_p, err);
             if (status != FSDP_OK) {
                 break;
             }
@@ -359,5 +380,6 @@ const format_t format_megatron = {
     .what = "a Megatron torch_dist checkpoint",
     .probe = probe,
     .open = megatron_open,
+    .extra = dcp_extra,
     .is_dir = true,
 };

@@ -356,6 +356,28 @@ static fsdp_status_t add_file(catalog_t *cat, const char *name,
     return FSDP_OK;
 }
 
+/* Are the tensors of the file, by the index, all of those of another one? */
+static bool is_other(const safetensors_file_t *file, const char *other,
+                     const json_t *map)
+{
+    const char *name;
+    size_t num = 0;
+    json_t *value;
+
+    for (size_t i = 0; i < file->num; i++) {
+        value = json_object_get(map, file->entries[i].name);
+        if (value == NULL || strcmp(json_string_value(value), other) != 0) {
+            return false;
+        }
+    }
+    json_object_foreach((json_t *)map, name, value)
+    {
+        num += strcmp(json_string_value(value), other) == 0;
+    }
+
+    return num == file->num;
+}
+
 /* The index and this file must name the same tensors in it. */
 static fsdp_status_t check_index(const safetensors_file_t *file,
                                  const char *name, const json_t *map,
@@ -365,6 +387,11 @@ static fsdp_status_t check_index(const safetensors_file_t *file,
         const char *there =
             json_string_value(json_object_get(map, file->entries[i].name));
 
+        if (there != NULL && strcmp(there, name) != 0 &&
+            is_other(file, there, map)) {
+            return fsdp_error_set(err, FSDP_ERR_CORRUPT, FORMAT_EXCHANGED,
+                                  file->path, there);
+        }
         if (there == NULL || strcmp(there, name) != 0) {
             return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                                   "%s: tensor %s is in this file, but the "
@@ -772,12 +799,32 @@ static fsdp_status_t open_any(const char *path, catalog_t *cat,
     return status;
 }
 
+/* One of several files, as of another set of that name that was written there
+ * before. */
+static format_extra_t extra(const catalog_t *cat, const char *path,
+                            uint64_t size)
+{
+    unsigned number, total;
+    size_t stem = safetensors_shard(path, &number, &total);
+
+    (void)size;
+    for (uint32_t i = 0; i < cat->num_files && stem > 0; i++) {
+        if (safetensors_shard(cat->files[i].path, &number, &total) == stem &&
+            strncmp(cat->files[i].path, path, stem) == 0) {
+            return FORMAT_EXTRA;
+        }
+    }
+
+    return FORMAT_FOREIGN;
+}
+
 const format_t format_safetensors = {
     .id = FSDP_CKPT_SAFETENSORS,
     .name = "safetensors",
     .what = "safetensors",
     .probe = probe,
     .open = open_any,
+    .extra = extra,
     .create = safetensors_create,
     .finish = safetensors_finish,
 };

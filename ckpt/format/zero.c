@@ -152,17 +152,21 @@ static unsigned count_tags(const char *dir, char name[256])
     return num;
 }
 
-static bool is_file_of(const char *path)
+static bool is_state(const char *name)
 {
     listing_t listing = {0};
-    char *dir = io_parent(path);
-    bool is;
 
-    list_name(io_base(path), &listing);
-    is = dir != NULL && is_tag(dir) &&
-         listing.mp_models + listing.models + listing.parallel +
-                 listing.optims[0] + listing.optims[1] + listing.optims[2] >
-             0;
+    list_name(name, &listing);
+    return listing.mp_models + listing.models + listing.parallel +
+               listing.optims[0] + listing.optims[1] + listing.optims[2] >
+           0;
+}
+
+static bool is_file_of(const char *path)
+{
+    char *dir = io_parent(path);
+    bool is = dir != NULL && is_tag(dir) && is_state(io_base(path));
+
     free(dir);
     return is;
 }
@@ -735,10 +739,20 @@ static fsdp_status_t open_zero(const char *path, catalog_t *cat,
     return catalog_seal(cat, CATALOG_CHECK_ALL, err);
 }
 
+/* Each file of these names is read, but for those of another stage. */
+static format_extra_t extra(const catalog_t *cat, const char *path,
+                            uint64_t size)
+{
+    (void)cat;
+    (void)size;
+    return is_state(path) ? FORMAT_EXTRA : FORMAT_FOREIGN;
+}
+
 const format_t format_zero = {
     .id = FSDP_CKPT_ZERO,
     .name = "zero",
     .what = "a DeepSpeed ZeRO checkpoint",
     .probe = probe,
     .open = open_zero,
+    .extra = extra,
 };
