@@ -13,6 +13,7 @@
  *                readshort:N  that read is half as long
  *                readterm:N   SIGTERM before a call that only looks
  *                eintr:N      a call of either kind is interrupted
+ *                fork:N       from that one on no process can be forked
  *                count:0      none
  *     FSDP_FAULT_DIR          an absolute path
  *     FSDP_FAULT_LOG          with count: a line a call, "change", "remove" or
@@ -42,7 +43,8 @@ enum {
     CHANGE = 2,
     SPACE = 4, /* a change that needs some */
     SLOW = 8,  /* may be interrupted */
-    REMOVE = 16
+    REMOVE = 16,
+    FORK = 32
 };
 
 typedef struct {
@@ -73,6 +75,8 @@ static const fault_t faults[] = {
     {.name = "readterm", .counted = LOOK, .signal = SIGTERM},
     {.name = "readshort", .counted = LOOK, .is_half = true},
     {.name = "eintr", .counted = LOOK | CHANGE, .fails = SLOW, .error = EINTR},
+    {.name = "fork", .counted = FORK, .fails = FORK, .error = EAGAIN,
+     .stays = true},
 };
 /* clang-format on */
 
@@ -260,6 +264,17 @@ int close(int fd)
 
     errno = (verdict == FAIL) ? saved : errno;
     return (verdict == FAIL) ? -1 : rc;
+}
+
+pid_t fork(void)
+{
+    /* Not the shell that libtool puts before it. */
+    bool is_ours = strstr(program_invocation_short_name, "fsdp-") != NULL;
+
+    return (fault != NULL && fault->counted == FORK && is_ours &&
+            judge(FORK, "fork", "") == FAIL)
+               ? -1
+               : REAL(fork)();
 }
 
 int ioctl(int fd, unsigned long request, ...)

@@ -53,6 +53,44 @@ test_expect_success PYTHON_H5PY 'the lengths of texts' '
 	expect_code 1 fsdp-verify copy.h5 >out && grep "^copy.h5: " out
 '
 
+# A trailer as our single files have it, whose checksums are right
+# (doc/checkpoint-format.md).
+test_expect_success PYTHON_H5PY 'a file of ours is not trusted for its checksums' '
+	cat >seal.py <<-\END &&
+	import struct
+	import sys
+	def crc(data):
+	    value = 0xffffffff
+	    for byte in data:
+	        value ^= byte
+	        for _ in range(8):
+	            value = value >> 1 ^ 0x82f63b78 * (value & 1)
+	    return value ^ 0xffffffff
+	data = open(sys.argv[1], "rb").read()
+	size = (len(data) + 7) // 8 * 8
+	foot = struct.pack("<5Q3I", len(data), size, 0, size, 0, crc(data), 0, 1)
+	with open(sys.argv[1], "ab") as f:
+	    f.write(bytes(size - len(data)) + foot)
+	    f.write(struct.pack("<I", crc(foot)) + b"fsdp-h5\n")
+	END
+	cp earliest.h5 good.h5 && "$PYTHON" seal.py good.h5 && fsdp-ls good.h5 &&
+	cp earliest.h5 copy.h5 &&
+	flip copy.h5 "$(entry "$(heaps earliest.h5 | head -n 1)" | tail -n 1)" &&
+	"$PYTHON" seal.py copy.h5 && expect_code 65 fsdp-ls copy.h5 2>err &&
+	grep "^fsdp-ls: copy.h5: damaged: HDF5 crashed over it" err &&
+	flip good.h5 2000 && expect_code 65 fsdp-ls good.h5 2>err &&
+	grep "HDF5.s own bytes do not have their checksum" err
+'
+
+test_expect_success FAULT,PYTHON_H5PY 'HDF5 reads nothing where there can be no child' '
+	cp "$FSDP_SRCDIR/t/data/ckpt-v1/plain.h5" . &&
+	for name in earliest.h5 plain.h5; do
+		expect_code 2 fault fork:1 fsdp-ls $name 2>err &&
+		grep "^fsdp-ls: $name: cannot start the process .*: Resource temp.*ulimit" \
+			err || return 1
+	done
+'
+
 # An index as if it had been written so.
 test_expect_success 'the names of files in an index whose checksum is right' '
 	cp -r "$FSDP_SRCDIR/t/data/ckpt-v1/full-w2" good && chmod -R u+w good &&

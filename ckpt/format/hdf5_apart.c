@@ -136,19 +136,27 @@ static fsdp_status_t tell(const char *path, int how, fsdp_error_t *err)
     }
 }
 
+static fsdp_status_t cannot_fork(const char *path, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                          "%s: cannot start the process that reads it first, "
+                          "lest HDF5 crash over it: %m: allow more processes "
+                          "(ulimit -u) or memory",
+                          path);
+}
+
 fsdp_status_t hdf5_apart(const char *path, hdf5_read_f read, void *arg,
-                         bool *done_p, fsdp_error_t *err)
+                         fsdp_error_t *err)
 {
     outcome_t *outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    fsdp_status_t status = FSDP_OK;
+    fsdp_status_t status;
     sigset_t all, old;
     pid_t pid;
     int how;
 
-    *done_p = false;
     if (outcome == MAP_FAILED) {
-        return FSDP_OK;
+        return cannot_fork(path, err);
     }
 
     /* No handler of the parent's is to run in the child. */
@@ -164,11 +172,12 @@ fsdp_status_t hdf5_apart(const char *path, hdf5_read_f read, void *arg,
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 
     if (pid > 0) {
-        *done_p = true;
         await(pid, &how);
         status = outcome->done ? outcome->status : tell(path, how, err);
+    } else {
+        status = cannot_fork(path, err);
     }
-    if (pid > 0 && outcome->done && status != FSDP_OK && err != NULL) {
+    if (outcome->done && status != FSDP_OK && err != NULL) {
         *err = outcome->err;
     }
     munmap(outcome, sizeof(*outcome));
@@ -180,10 +189,9 @@ fsdp_status_t hdf5_read_safely(const char *path, hdf5_read_f read, void *arg,
 {
     fsdp_status_t status;
     hdf5_guard_t guard;
-    bool done;
 
     hdf5_enter(&guard);
-    status = hdf5_apart(path, read, arg, &done, err);
+    status = hdf5_apart(path, read, arg, err);
     if (status == FSDP_OK) {
         status = read(arg, err);
     }

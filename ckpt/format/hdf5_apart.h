@@ -7,8 +7,6 @@
 #ifndef FSDP_HDF5_APART_H
 #define FSDP_HDF5_APART_H
 
-#include <stdbool.h>
-
 #include "ckpt/fsdp_ckpt.h"
 
 /* Reads a file; called with HDF5 entered (hdf5_util.h). */
@@ -19,17 +17,15 @@ typedef fsdp_status_t (*hdf5_read_f)(void *arg, fsdp_error_t *err);
  * with the child; what it writes to open files stays.  Caller has entered
  * HDF5.
  *
- * @param path    Of the file, for error texts.
- * @param done_p  false: there can be no child, and nothing was done.
+ * @param path  Of the file, for error texts.
  *
  * @return what @a read returned; FSDP_ERR_CORRUPT if it crashed or took too
- *         long.
+ *         long; FSDP_ERR_NO_MEMORY if there can be no child.
  */
 fsdp_status_t hdf5_apart(const char *path, hdf5_read_f read, void *arg,
-                         bool *done_p, fsdp_error_t *err);
+                         fsdp_error_t *err);
 
-/* Read it in a child, and if that has survived it in this process.  Where
- * there can be no child: in this process, in hope. */
+/* Read it in a child, and if that has survived it in this process. */
 fsdp_status_t hdf5_read_safely(const char *path, hdf5_read_f read, void *arg,
                                fsdp_error_t *err);
 

@@ -372,13 +372,9 @@ static fsdp_status_t check_apart(check_t *check, fsdp_error_t *err)
     fsdp_status_t status;
     fsdp_error_t why;
     hdf5_guard_t guard;
-    bool done;
 
     hdf5_enter(&guard);
-    status = hdf5_apart(check->path, check_inside, check, &done, &why);
-    if (!done) {
-        status = check_inside(check, &why);
-    }
+    status = hdf5_apart(check->path, check_inside, check, &why);
     hdf5_leave(&guard);
 
     if (status == FSDP_ERR_CORRUPT) {

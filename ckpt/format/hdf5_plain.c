@@ -883,24 +883,6 @@ static fsdp_status_t read_locked(void *arg, fsdp_error_t *err)
     return hdf5_close(&walk->reader, status, err);
 }
 
-/* HDF5 gets no bytes that it may not survive: they have their checksum, or a
- * child of this process has survived them. */
-static fsdp_status_t read_safely(walk_t *walk)
-{
-    fsdp_error_t *err = walk->err;
-    fsdp_status_t status;
-    hdf5_guard_t guard;
-
-    if (walk->trailer.rows == NULL) {
-        return hdf5_read_safely(walk->path, read_locked, walk, err);
-    }
-
-    hdf5_enter(&guard);
-    status = read_locked(walk, err);
-    hdf5_leave(&guard);
-    return status;
-}
-
 /* Put the file itself into the catalog: its directory, its name, its size. */
 static fsdp_status_t add_file(catalog_t *cat, const char *path,
                               fsdp_error_t *err)
@@ -968,7 +950,8 @@ static fsdp_status_t read_file(walk_t *walk, catalog_t *cat)
 {
     FSDP_TRY(add_file(cat, walk->path, walk->err));
     FSDP_TRY(read_trailer(walk, cat));
-    FSDP_TRY(read_safely(walk));
+    /* A trailer with its checksums may have been made for anything. */
+    FSDP_TRY(hdf5_read_safely(walk->path, read_locked, walk, walk->err));
     FSDP_TRY(put_datasets(walk, cat));
     count_checked(walk, cat);
     return catalog_seal(cat, CATALOG_CHECK_ALL, walk->err);
