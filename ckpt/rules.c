@@ -14,6 +14,7 @@
 
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 #define REVERSE   "reverse:"
 #define TEXT_MOST (1u << 20)
@@ -35,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static fsdp_status_t wrong(
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
+    text_message(text, sizeof(text), fmt, ap);
     va_end(ap);
     return fsdp_error_set(parser->err, FSDP_ERR_INVALID_PARAM,
                           "%s: line %u: %s", parser->rules->name, parser->line,

@@ -13,6 +13,7 @@
 #include "ckpt/rules_moves.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
+#include "lib/util/text.h"
 
 fsdp_status_t rules_no_memory(const apply_t *apply, fsdp_error_t *err)
 {
@@ -28,7 +29,7 @@ __attribute__((format(printf, 4, 5))) static fsdp_status_t misfit(
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
+    text_message(text, sizeof(text), fmt, ap);
     va_end(ap);
     return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM, "%s: line %u: %s",
                           apply->rules->name, rule->line, text);
@@ -42,7 +43,7 @@ __attribute__((format(printf, 2, 3))) void rules_note(const apply_t *apply,
 
     if (apply->note != NULL) {
         va_start(ap, fmt);
-        vsnprintf(text, sizeof(text), fmt, ap);
+        text_message(text, sizeof(text), fmt, ap);
         va_end(ap);
         apply->note(text, apply->arg);
     }

@@ -26,6 +26,7 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 #include "lib/util/map.h"
+#include "lib/util/text.h"
 
 static const unsigned char signature[8] = "\x89HDF\r\n\x1a\n";
 
@@ -99,7 +100,7 @@ __attribute__((format(printf, 4, 5))) static fsdp_status_t refuse(
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(why, sizeof(why), fmt, ap);
+    text_message(why, sizeof(why), fmt, ap);
     va_end(ap);
 
     return fsdp_error_set(walk->err, status, "%s: /%.150s %s", walk->path, link,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 static pthread_mutex_t hdf5_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -51,7 +52,7 @@ fsdp_status_t hdf5_error(fsdp_error_t *err, fsdp_status_t status,
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(what, sizeof(what), fmt, ap);
+    text_message(what, sizeof(what), fmt, ap);
     va_end(ap);
 
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, innermost);

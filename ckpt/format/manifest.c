@@ -15,6 +15,7 @@
 #include "lib/util/crc.h"
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
+#include "lib/util/text.h"
 
 #define INDEX_NAME  "index.h5"
 #define SIZE_MOST   (1ull << 32) /* of a manifest */
@@ -276,7 +277,7 @@ __attribute__((format(printf, 3, 4))) static fsdp_status_t corrupt(
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(what, sizeof(what), fmt, ap);
+    text_message(what, sizeof(what), fmt, ap);
     va_end(ap);
 
     return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: %s", manifest->path,

@@ -11,6 +11,7 @@
 #include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 static fsdp_status_t no_memory(const zero_file_t *file, fsdp_error_t *err)
 {
@@ -25,7 +26,7 @@ fsdp_status_t zero_file_bad(const zero_file_t *file, fsdp_error_t *err,
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
+    text_message(text, sizeof(text), fmt, ap);
     va_end(ap);
     errno = 0;
     return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: %s", file->file.path,

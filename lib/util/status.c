@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include "lib/util/fsdp_status.h"
+#include "lib/util/text.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@ fsdp_status_t fsdp_error_set(fsdp_error_t *err, fsdp_status_t status,
         err->sys_errno = saved_errno;
         err->rank = -1;
         va_start(ap, fmt);
-        vsnprintf(err->text, sizeof(err->text), fmt, ap);
+        text_message(err->text, sizeof(err->text), fmt, ap);
         va_end(ap);
     }
 

@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -119,9 +120,33 @@ static void test_vectors(void)
     free(back);
 }
 
+/* What a message is about, and its cure, stay, whatever is between them. */
+static void test_messages(void)
+{
+    char name[2000] = "", whole[sizeof(((fsdp_error_t *)NULL)->text)] = "";
+    fsdp_error_t err;
+    size_t size;
+
+    memset(name, 'x', sizeof(name) - 1);
+    errno = ENOENT;
+    fsdp_error_set(&err, FSDP_ERR_IO, "tensor %s: %m: rename it", name);
+    size = strlen(err.text);
+    ok(size == sizeof(err.text) - 1 && strncmp(err.text, "tensor xx", 9) == 0 &&
+           strstr(err.text, "xx...xx") != NULL &&
+           strcmp(err.text + size - 40,
+                  "xxx: No such file or directory: rename it" + 1) == 0,
+       "a message that is too long loses its middle: %s", err.text);
+    ok(errno == ENOENT, "and errno is left");
+
+    memset(whole, 'y', sizeof(whole) - 1);
+    fsdp_error_set(&err, FSDP_ERR_IO, "%s", whole);
+    ok(strcmp(err.text, whole) == 0, "one that just fits is whole");
+}
+
 int main(void)
 {
     test_sizes();
+    test_messages();
     test_crc();
     test_json();
     test_vectors();
