@@ -522,14 +522,13 @@ static fsdp_status_t apply_rules(convert_t *convert, fsdp_error_t *err)
     return cut_use(&convert->cut, &convert->src, &convert->stages, err);
 }
 
-/* What is to be known of the source. */
-static void pass_notes(const convert_t *convert)
+/* What is to be known of the source, or of the target. */
+static void pass_notes(const convert_t *convert, const catalog_t *cat)
 {
     const fsdp_ckpt_convert_config_t *config = convert->config;
 
-    for (uint64_t n = 0; config->note != NULL && n < convert->src.num_notes;
-         n++) {
-        char *text = io_path("note: %s", convert->src.notes[n]);
+    for (uint64_t n = 0; config->note != NULL && n < cat->num_notes; n++) {
+        char *text = io_path("note: %s", cat->notes[n]);
 
         config->note((text != NULL) ? text : "note", config->note_arg);
         free(text);
@@ -555,11 +554,12 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
-    pass_notes(convert);
+    pass_notes(convert, &convert->src);
     FSDP_TRY_GOTO(check_outside(convert, err), err_free);
     FSDP_TRY_GOTO(apply_rules(convert, err), err_free);
     FSDP_TRY_GOTO(convert_choose(convert, err), err_free);
     FSDP_TRY_GOTO(convert_shape(convert, single, err), err_free);
+    pass_notes(convert, &convert->dst);
     FSDP_TRY_GOTO(commit_preflight(convert->parent, 0, 0, bytes_free_p, err),
                   err_free);
     status = check_beside(convert, err);

@@ -97,6 +97,10 @@ void torch_sharded_free(torch_sharded_t *sharded);
  * Values.
  */
 
+/* Bytes that a dotted name has less than; what is read of a pickle pays for
+ * each of its names (pickle_spend). */
+#define TORCH_NAME_MAX (16u << 20)
+
 /* Something with a dotted name was found. */
 typedef fsdp_status_t (*torch_found_f)(const char *name, pickle_ref_t ref,
                                        void *arg, fsdp_error_t *err);

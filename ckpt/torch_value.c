@@ -17,11 +17,10 @@
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 
-/* Of one value, one name and one integer; a pickle may refer to a value from
+/* Of one value and one integer; a pickle may refer to a value from
  * within itself. */
 enum {
     MAX_TEXT = 16 << 20,
-    MAX_NAME = 64 << 10,
     MAX_LONG = 1 << 10,
     MAX_DEPTH = 100,
     STEP = 256 /* bytes that a name takes, beside itself */
@@ -71,7 +70,7 @@ static bool may_look(const walk_t *walk, unsigned depth, uint64_t bytes)
 static fsdp_status_t add(walk_t *walk, buffer_t *out, const char *data,
                          size_t size)
 {
-    size_t most = (out == &walk->name) ? MAX_NAME : MAX_TEXT, want;
+    size_t most = (out == &walk->name) ? TORCH_NAME_MAX : MAX_TEXT, want;
     char *larger;
 
     if (size >= most || out->used >= most - size) {

@@ -89,6 +89,7 @@ dist_check_SCRIPTS += \
 	t/t2321-llmc.t \
 	t/t2322-hdf5-damage.t \
 	t/t2325-odd.t \
+	t/t2326-names.t \
 	t/t3001-ls.t \
 	t/t3002-verify.t \
 	t/t3003-diff.t \

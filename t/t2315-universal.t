@@ -71,6 +71,43 @@ test_expect_success TORCH 'PyTorch loads it as DeepSpeed does' '
 	EOF
 '
 
+test_expect_success TORCH 'engines of all stages find what they ask for' '
+	"$FSDP_TORCH_PYTHON" - <<-\EOF &&
+	import torch
+	groups = [{"lr": 0.5, "params": [0]}, {"lr": 0.25, "params": [1]}]
+	torch.save({"fp32.a": torch.ones(2), "exp_avg.a": torch.ones(2),
+	            "step.a": torch.tensor(7.0), "module.a": torch.ones(2),
+	            "optimizer.param_groups": groups, "ds_version": "0.19.8",
+	            "client_state.rng": torch.arange(5.0),
+	            "dp_world_size": 2}, "settings.pt")
+	EOF
+	rm -rf two && fsdp-convert --to universal settings.pt two >told &&
+	! grep "^note: DeepSpeed" told &&
+	fsdp-verify two && fsdp-diff settings.pt two &&
+	"$FSDP_TORCH_PYTHON" - "two/$(cat two/latest_universal)" <<-\EOF
+	import sys, torch
+	def load(name):
+	    return torch.load(sys.argv[1] + "/" + name, weights_only=False)
+	groups = [{"lr": 0.5, "params": [0]}, {"lr": 0.25, "params": [1]}]
+	for name in "mp_rank_00", "zero_pp_rank_0_mp_rank_00":
+	    model = load(name + "_model_states.pt")
+	    assert torch.equal(model["module"]["a"], torch.ones(2))
+	    assert torch.equal(model["rng"], torch.arange(5.0))
+	    assert model["dp_world_size"] == 2
+	optimizer = load("zero/optimizer_state.pt")
+	assert optimizer["param_groups"] == groups
+	assert optimizer["ds_version"] == "0.19.8"
+	nested = optimizer["optimizer_state_dict"]
+	assert nested["param_groups"] == groups
+	assert torch.equal(nested["state"][0]["step"], torch.tensor(7.0))
+	EOF
+'
+
+test_expect_success 'what engines ask for and the source lacks is told' '
+	rm -rf out && fsdp-convert --to universal flat.safetensors out >told &&
+	grep "^note: DeepSpeed.s engines do not load this without" told
+'
+
 test_expect_success 'what has no place is refused by name' '
 	expect_code 2 fsdp-convert --to universal --rename exp_avg.none=other \
 		flat.safetensors no 2>err &&

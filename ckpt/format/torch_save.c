@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "ckpt/format/torch.h"
+#include "ckpt/torch_object.h"
 #include "ckpt/torch_write.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
@@ -312,12 +313,43 @@ fsdp_status_t torch_out_finish(const catalog_t *cat, uint32_t file,
 
 /* --- The whole checkpoint in one file ------------------------------------- */
 
+static fsdp_status_t check_size(const char *name, fsdp_error_t *err)
+{
+    size_t size = strlen(name);
+
+    return (size < TORCH_NAME_MAX)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "'%.80s...': a name of %zu bytes is longer "
+                                "than is read from files of torch.save: "
+                                "rename it, or leave it out with --exclude "
+                                "'%.80s*'",
+                                name, size, name);
+}
+
+/* Names that would not be read back. */
+static fsdp_status_t check_names(const catalog_t *cat, fsdp_error_t *err)
+{
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        FSDP_TRY(check_size(cat->tensors[t].name, err));
+    }
+    for (uint64_t a = 0; a < cat->num_aliases; a++) {
+        FSDP_TRY(check_size(cat->aliases[a].name, err));
+    }
+    for (uint64_t v = 0; v < cat->num_values; v++) {
+        FSDP_TRY(check_size(cat->values[v].name, err));
+    }
+
+    return FSDP_OK;
+}
+
 static fsdp_status_t fill_whole(torch_out_t *out, void *arg, fsdp_error_t *err)
 {
     fsdp_status_t status;
     nest_t nest;
 
     (void)arg;
+    FSDP_TRY(check_names(out->cat, err));
     FSDP_TRY(nest_make(out->cat, &nest, err));
     status = torch_out_node(out, &nest, &nest.nodes[0], err);
     nest_free(&nest);

@@ -3,6 +3,7 @@
  *
  *     DIR/latest_universal                  the tag
  *     DIR/TAG/mp_rank_00_model_states.pt    weights, as ZeRO has them
+ *     DIR/TAG/zero_pp_rank_0_mp_rank_00_model_states.pt    that of stage 3
  *     DIR/TAG/zero/NAME/fp32.pt             master weights, and so on
  *     DIR/TAG/zero/NAME/STATE.pt            exp_avg, exp_avg_sq, step
  *     DIR/TAG/zero/optimizer_state.pt       settings of the optimizer
@@ -28,9 +29,6 @@
 #include "lib/util/io.h"
 #include "lib/util/text.h"
 
-#define STAGE12_MODEL "mp_rank_00_model_states.pt"
-#define STAGE3_MODEL  "zero_pp_rank_0_mp_rank_00_model_states.pt"
-
 typedef struct {
     zero_t zero; /* catalog and parameters */
     zero_file_t model;
@@ -52,9 +50,9 @@ static fsdp_status_t no_memory(const universal_t *universal, fsdp_error_t *err)
 static bool is_tag(const char *dir)
 {
     return dir_has(dir, "zero", S_IFDIR) &&
-           (dir_has(dir, STAGE12_MODEL, S_IFREG) ||
-            dir_has(dir, STAGE3_MODEL, S_IFREG) ||
-            dir_has(dir, "zero/optimizer_state.pt", S_IFREG));
+           (dir_has(dir, UNIVERSAL_STAGE12, S_IFREG) ||
+            dir_has(dir, UNIVERSAL_STAGE3, S_IFREG) ||
+            dir_has(dir, UNIVERSAL_OPTIMIZER, S_IFREG));
 }
 
 /* What DIR/latest_universal names, or NULL. */
@@ -326,8 +324,6 @@ static int is_visible(const struct dirent *entry)
     return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
 }
 
-enum { DEPTH = 64 }; /* of names with slashes */
-
 /* A directory below zero/: a parameter, or a part of names with slashes. */
 static fsdp_status_t walk(universal_t *universal, const char *dir,
                           const char *name, unsigned depth, fsdp_error_t *err)
@@ -336,7 +332,7 @@ static fsdp_status_t walk(universal_t *universal, const char *dir,
     fsdp_status_t status = FSDP_OK;
     int num;
 
-    if (depth > DEPTH) {
+    if (depth > UNIVERSAL_DEPTH_MAX) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too deep", dir);
     }
     if (name[0] != '\0' && dir_has(dir, "fp32.pt", S_IFREG)) {
@@ -392,32 +388,59 @@ static fsdp_status_t add_params(universal_t *universal, fsdp_error_t *err)
 
 /* --- Beside them ---------------------------------------------------------- */
 
+/* Was a key added by our writer, or says which were? */
+static bool is_added(const pickle_t *pickle, pickle_ref_t root, const char *key)
+{
+    pickle_ref_t added = pickle_get(pickle, root, UNIVERSAL_ADDED);
+    uint64_t num = pickle_count(pickle, added);
+    bool is = strcmp(key, UNIVERSAL_ADDED) == 0;
+
+    for (uint64_t i = 0; i < num && !is; i++) {
+        const char *text =
+            pickle_str(pickle, pickle_item(pickle, added, i), NULL);
+
+        is = text != NULL && strcmp(text, key) == 0;
+    }
+    return is;
+}
+
+static fsdp_status_t add_setting(zero_file_t *file, const char *key,
+                                 pickle_ref_t ref, fsdp_error_t *err)
+{
+    char *name = io_path("optimizer.%s", key);
+    fsdp_status_t status =
+        (name != NULL) ? zero_file_add_value(file, name, ref, err)
+                       : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
+                                        "%s: no memory", file->file.path);
+
+    free(name);
+    return status;
+}
+
 static fsdp_status_t add_optimizer(universal_t *universal, fsdp_error_t *err)
 {
-    static const char file_name[] = "zero/optimizer_state.pt";
+    catalog_t *cat = universal->zero.cat;
     fsdp_status_t status = FSDP_OK;
+    const pickle_t *pickle;
     pickle_ref_t root;
     zero_file_t file;
 
-    if (!dir_has(universal->zero.cat->root, file_name, S_IFREG)) {
+    if (!dir_has(cat->root, UNIVERSAL_OPTIMIZER, S_IFREG)) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s/%s: a file of the checkpoint is missing",
-                              universal->zero.cat->root, file_name);
+                              cat->root, UNIVERSAL_OPTIMIZER);
     }
 
-    FSDP_TRY(zero_file_open(universal->zero.cat, file_name, &file, err));
-    root = pickle_as_dict(file.file.pickle, zero_file_root(&file));
-    for (uint64_t i = 0;
-         i < pickle_count(file.file.pickle, root) && status == FSDP_OK; i++) {
-        const char *key = pickle_str(
-            file.file.pickle, pickle_key(file.file.pickle, root, i), NULL);
-        char *name = (key != NULL) ? io_path("optimizer.%s", key) : NULL;
+    FSDP_TRY(zero_file_open(cat, UNIVERSAL_OPTIMIZER, &file, err));
+    pickle = file.file.pickle;
+    root = pickle_as_dict(pickle, zero_file_root(&file));
+    for (uint64_t i = 0; i < pickle_count(pickle, root) && status == FSDP_OK;
+         i++) {
+        const char *key = pickle_str(pickle, pickle_key(pickle, root, i), NULL);
 
-        if (name != NULL) {
-            status = zero_file_add_value(
-                &file, name, pickle_item(file.file.pickle, root, i), err);
+        if (key != NULL && !is_added(pickle, root, key)) {
+            status = add_setting(&file, key, pickle_item(pickle, root, i), err);
         }
-        free(name);
     }
     zero_file_close(&file);
     return status;
@@ -478,10 +501,10 @@ static fsdp_status_t fill(universal_t *universal, fsdp_error_t *err)
     catalog_t *cat = universal->zero.cat;
     bool parallel = dir_has(cat->root, "mp_rank_01_model_states.pt", S_IFREG);
 
-    universal->is_stage3 = !dir_has(cat->root, STAGE12_MODEL, S_IFREG);
-    FSDP_TRY(zero_file_open(cat,
-                            universal->is_stage3 ? STAGE3_MODEL : STAGE12_MODEL,
-                            &universal->model, err));
+    universal->is_stage3 = !dir_has(cat->root, UNIVERSAL_STAGE12, S_IFREG);
+    FSDP_TRY(zero_file_open(
+        cat, universal->is_stage3 ? UNIVERSAL_STAGE3 : UNIVERSAL_STAGE12,
+        &universal->model, err));
     universal->has_model = !parallel;
     if (parallel) { /* the weights are slices; zero/ has them whole */
         FSDP_TRY(zero_file_add_client(&universal->model, err));

@@ -6,6 +6,19 @@
 
 #include "ckpt/catalog.h"
 
+/* Files of the tag's directory: what DeepSpeed and its client keep, with the
+ * weights for stages 1 and 2. */
+#define UNIVERSAL_STAGE12   "mp_rank_00_model_states.pt"
+#define UNIVERSAL_STAGE3    "zero_pp_rank_0_mp_rank_00_model_states.pt"
+#define UNIVERSAL_OPTIMIZER "zero/optimizer_state.pt"
+
+/* In that of the optimizer, of our files only: the keys that were added for
+ * DeepSpeed, which are not the source's. */
+#define UNIVERSAL_ADDED "added_by_libfsdp"
+
+/* Directories of a parameter's name, which has slashes. */
+#define UNIVERSAL_DEPTH_MAX 64
+
 /**
  * Give a target that has its tensors, values and step, and is not yet sealed,
  * its files and pieces.

@@ -2,14 +2,20 @@
  * Writing DeepSpeed's universal checkpoints: a file of torch.save for the
  * weights and what DeepSpeed and its client keep, one for the settings of the
  * optimizer, and one for each state of each parameter.
+ *
+ * Engines of stage 3 look for the first one under another name.  Of the settings
+ * each stage asks for some that the others do not keep: where the source lacks
+ * them they are made of what it has.
  */
 #include "config.h"
 
 #include "ckpt/format/universal.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/format/torch_save.h"
 #include "ckpt/format/zero_file.h"
@@ -24,6 +30,11 @@
 
 /* Which file something is in: each state has one of its own. */
 enum { FILE_MODEL, FILE_OPTIMIZER, FILE_STATES };
+
+#define GROUPS     OPTIMIZER "param_groups"
+#define STEP       "step."
+#define NESTED     "optimizer_state_dict"
+#define DS_VERSION "ds_version"
 
 static fsdp_status_t no_memory(const catalog_t *cat, fsdp_error_t *err)
 {
@@ -47,18 +58,28 @@ static bool is_own(const char *name)
 
 /* --- Files ---------------------------------------------------------------- */
 
-/* May a name be that of a directory below zero/? */
+enum { PART_MOST = 250, NAME_MOST = 2000 };
+
+/* May a name be that of a directory below zero/?  Files in such directories end
+ * in .pt. */
 static bool is_safe(const char *name)
 {
-    for (size_t size;; name += size + 1) {
-        size = strcspn(name, "/");
-        if (size == 0 || size > 250 || name[0] == '.') {
+    const char *part = name;
+
+    for (unsigned depth = 1; depth <= UNIVERSAL_DEPTH_MAX; depth++) {
+        size_t size = strcspn(part, "/");
+
+        if (size == 0 || size > PART_MOST || part[0] == '.' ||
+            (size >= 3 && memcmp(part + size - 3, ".pt", 3) == 0)) {
             return false;
         }
-        if (name[size] == '\0') {
-            return true;
+        if (part[size] == '\0') {
+            return part + size - name <= NAME_MOST;
         }
+        part += size + 1;
     }
+
+    return false;
 }
 
 typedef struct {
@@ -66,6 +87,7 @@ typedef struct {
     char *tag;
     map_t params; /* names of those that have master weights: which tensor */
     unsigned *states; /* of each such tensor: how many, itself included */
+    bool has_groups;
 } shape_t;
 
 static fsdp_status_t find_params(shape_t *shape, fsdp_error_t *err)
@@ -80,9 +102,13 @@ static fsdp_status_t find_params(shape_t *shape, fsdp_error_t *err)
             if (!is_safe(name)) {
                 return fsdp_error_set(
                     err, FSDP_ERR_UNSUPPORTED,
-                    "tensor %s: '%s' cannot name a directory, as a universal "
-                    "checkpoint needs it: rename it",
-                    cat->tensors[t].name, name);
+                    "tensor %s: '%.80s%s' cannot name a directory, as a "
+                    "universal checkpoint needs it (parts between slashes "
+                    "have 1 to %d bytes, no dot in front and no .pt at their "
+                    "end; %d of them and %d bytes at most): rename it",
+                    cat->tensors[t].name, name,
+                    (strlen(name) > 80) ? "..." : "", PART_MOST,
+                    UNIVERSAL_DEPTH_MAX, NAME_MOST);
             }
             if (!map_put(&shape->params, name, strlen(name), t)) {
                 return no_memory(cat, err);
@@ -123,6 +149,7 @@ static fsdp_status_t add_state(shape_t *shape, const char *name,
     char *path;
 
     if (dot == NULL || dot == name || name[0] == '.' ||
+        dot - name > PART_MOST ||
         memchr(name, '/', (size_t)(dot - name)) != NULL ||
         !map_get(&shape->params, dot + 1, strlen(dot + 1), &found)) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
@@ -144,6 +171,7 @@ static fsdp_status_t add_state(shape_t *shape, const char *name,
 static fsdp_status_t find_file(shape_t *shape, const char *name,
                                uint32_t *file_p, fsdp_error_t *err)
 {
+    shape->has_groups |= begins(name, GROUPS);
     if (begins(name, MODULE) || begins(name, CLIENT) || is_own(name)) {
         *file_p = FILE_MODEL;
         return FSDP_OK;
@@ -157,13 +185,12 @@ static fsdp_status_t find_file(shape_t *shape, const char *name,
 
 static fsdp_status_t add_files(shape_t *shape, fsdp_error_t *err)
 {
-    static const char *const names[] = {"%s/mp_rank_00_model_states.pt",
-                                        "%s/zero/optimizer_state.pt"};
+    static const char *const names[] = {UNIVERSAL_STAGE12, UNIVERSAL_OPTIMIZER};
     catalog_t *cat = shape->cat;
     uint32_t file;
 
     for (int i = FILE_MODEL; i <= FILE_OPTIMIZER; i++) {
-        char *path = io_path(names[i], shape->tag);
+        char *path = io_path("%s/%s", shape->tag, names[i]);
         fsdp_status_t status = (path != NULL)
                                    ? catalog_add_file(cat, path, 0, &file, err)
                                    : no_memory(cat, err);
@@ -230,6 +257,12 @@ fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
     }
     if (status == FSDP_OK) {
         status = check_states(&shape, err);
+    }
+    if (status == FSDP_OK && !shape.has_groups) {
+        status = catalog_add_note(
+            cat, err,
+            "DeepSpeed's engines do not load this without " GROUPS
+            ", which the source lacks: those of elastic_checkpoint have none");
     }
     free(shape.states);
     map_free(&shape.params);
@@ -369,6 +402,170 @@ static fsdp_status_t write_model(torch_out_t *out, const nest_t *nest,
     return FSDP_OK;
 }
 
+/* --- Settings of the optimizer -------------------------------------------- */
+
+/* The first member of the root that has a name, or one that begins so if that
+ * ends in a dot; or NULL. */
+static const nest_node_t *find_member(const nest_t *nest, const char *name)
+{
+    size_t size = strlen(name);
+    bool is_prefix = name[size - 1] == '.';
+
+    for (uint32_t i = nest->nodes[0].first; i != NEST_NONE;
+         i = nest->nodes[i].next) {
+        const nest_node_t *node = &nest->nodes[i];
+
+        if ((node->key_size == size || (is_prefix && node->key_size > size)) &&
+            memcmp(node->key, name, size) == 0) {
+            return node;
+        }
+    }
+
+    return NULL;
+}
+
+/* The number of steps, which is a tensor in a file of its own, when that has
+ * its data: until then only what is around it is laid out. */
+static fsdp_status_t read_step(const torch_out_t *out, uint64_t index,
+                               float *step, fsdp_error_t *err)
+{
+    const catalog_t *cat = out->cat;
+    const catalog_piece_t *piece =
+        &cat->pieces[cat->tensors[index].piece_first];
+    size_t size = strlen(out->path) - strlen(cat->files[FILE_OPTIMIZER].path);
+    char *path =
+        io_path("%.*s%s", (int)size, out->path, cat->files[piece->file].path);
+    fsdp_status_t status;
+    int fd;
+
+    if (path == NULL) {
+        return no_memory(cat, err);
+    }
+
+    status = io_open(path, O_RDONLY, 0, &fd, err);
+    if (status == FSDP_OK) {
+        status = io_pread(fd, step, sizeof(*step), piece->offset, path, err);
+        close(fd);
+    }
+    free(path);
+    return status;
+}
+
+/* One number of steps for all parameters, as DeepSpeed takes it. */
+static fsdp_status_t write_state_step(torch_out_t *out, const nest_t *nest,
+                                      const nest_node_t *node,
+                                      fsdp_error_t *err)
+{
+    pickle_writer_t *pickle = &out->pickle;
+    float step = 0;
+
+    if (node == NULL) {
+        pickle_write_int(pickle, out->cat->step);
+        return FSDP_OK;
+    }
+    if (node->is != NEST_LEAF || node->leaf != NEST_TENSOR) {
+        return torch_out_node(out, nest, node, err);
+    }
+
+    if (out->fd >= 0) {
+        FSDP_TRY(read_step(out, node->index, &step, err));
+    }
+    pickle_write_class(pickle, "torch", "tensor");
+    pickle_write_float(pickle, (double)step);
+    pickle_write_op(pickle, '\x85');
+    pickle_write_op(pickle, 'R');
+    return FSDP_OK;
+}
+
+/* Can a number of steps be told? */
+static bool has_step(const catalog_t *cat, const nest_node_t *node)
+{
+    const catalog_tensor_t *tensor;
+
+    if (node == NULL) {
+        return cat->step >= 0;
+    }
+    if (node->is != NEST_LEAF || node->leaf != NEST_TENSOR) {
+        return true;
+    }
+    tensor = &cat->tensors[node->index];
+    return tensor->dtype == FSDP_DTYPE_F32 && tensor->numel == 1;
+}
+
+/* As stage 3 has it, of which DeepSpeed reads the steps and the settings. */
+static fsdp_status_t write_nested(torch_out_t *out, const nest_t *nest,
+                                  const nest_node_t *groups,
+                                  const nest_node_t *step, fsdp_error_t *err)
+{
+    pickle_writer_t *pickle = &out->pickle;
+
+    pickle_write_text(pickle, NESTED);
+    pickle_write_op(pickle, '}');
+    pickle_write_op(pickle, '(');
+    pickle_write_text(pickle, "state");
+    pickle_write_op(pickle, '}');
+    pickle_write_op(pickle, '(');
+    pickle_write_int(pickle, 0);
+    pickle_write_op(pickle, '}');
+    pickle_write_op(pickle, '(');
+    pickle_write_text(pickle, "step");
+    FSDP_TRY(write_state_step(out, nest, step, err));
+    pickle_write_op(pickle, 'u');
+    pickle_write_op(pickle, 'u');
+    pickle_write_text(pickle, "param_groups");
+    FSDP_TRY(torch_out_node(out, nest, groups, err));
+    pickle_write_op(pickle, 'u');
+    return FSDP_OK;
+}
+
+/* What engines of the other stages ask for, and which that is. */
+static fsdp_status_t write_added(torch_out_t *out, const nest_t *nest,
+                                 fsdp_error_t *err)
+{
+    const nest_node_t *groups = find_member(nest, GROUPS);
+    const nest_node_t *step = find_member(nest, STEP);
+    const nest_node_t *version = find_member(nest, DS_VERSION);
+    pickle_writer_t *pickle = &out->pickle;
+    bool has_nested = groups != NULL && has_step(out->cat, step) &&
+                      find_member(nest, OPTIMIZER NESTED) == NULL;
+    bool has_version =
+        version != NULL && find_member(nest, OPTIMIZER DS_VERSION) == NULL;
+
+    if (has_nested) {
+        FSDP_TRY(write_nested(out, nest, groups, step, err));
+    }
+    if (has_version) {
+        pickle_write_text(pickle, DS_VERSION);
+        FSDP_TRY(torch_out_node(out, nest, version, err));
+    }
+    if (has_nested || has_version) {
+        pickle_write_text(pickle, UNIVERSAL_ADDED);
+        pickle_write_op(pickle, ']');
+        pickle_write_op(pickle, '(');
+        if (has_nested) {
+            pickle_write_text(pickle, NESTED);
+        }
+        if (has_version) {
+            pickle_write_text(pickle, DS_VERSION);
+        }
+        pickle_write_op(pickle, 'e');
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status_t write_optimizer(torch_out_t *out, const nest_t *nest,
+                                     fsdp_error_t *err)
+{
+    pickle_write_op(&out->pickle, '}');
+    pickle_write_op(&out->pickle, '(');
+    FSDP_TRY(write_members(out, nest, OPTIMIZER, err));
+    FSDP_TRY(write_added(out, nest, err));
+    pickle_write_op(&out->pickle, 'u');
+    return FSDP_OK;
+}
+
+/* --- States --------------------------------------------------------------- */
+
 /* STATE.NAME of a file …/zero/NAME/STATE.pt; the caller frees it. */
 static char *state_of(const catalog_t *cat, uint32_t file)
 {
@@ -396,7 +593,7 @@ static fsdp_status_t write_state(torch_out_t *out, uint32_t file,
         status = torch_out_value(out, index, err);
     } else if (!catalog_find(cat, name, &index)) {
         status = fsdp_error_set(err, FSDP_ERR_BAD_STATE, "no tensor %s", name);
-    } else if (begins(name, "step.")) {
+    } else if (begins(name, STEP)) {
         status = torch_out_tensor(out, index, err);
     } else {
         pickle_write_op(pickle, '}');
@@ -423,14 +620,8 @@ static fsdp_status_t fill(torch_out_t *out, void *arg, fsdp_error_t *err)
     }
 
     FSDP_TRY(nest_make(out->cat, &nest, err));
-    if (file == FILE_MODEL) {
-        status = write_model(out, &nest, err);
-    } else {
-        pickle_write_op(&out->pickle, '}');
-        pickle_write_op(&out->pickle, '(');
-        status = write_members(out, &nest, OPTIMIZER, err);
-        pickle_write_op(&out->pickle, 'u');
-    }
+    status = (file == FILE_MODEL) ? write_model(out, &nest, err)
+                                  : write_optimizer(out, &nest, err);
     nest_free(&nest);
     return status;
 }
@@ -465,6 +656,26 @@ static fsdp_status_t sync_dirs(const catalog_t *cat, uint32_t file,
     return status;
 }
 
+/* The other name of the first file, which is made durable with it. */
+static fsdp_status_t link_stage3(const catalog_t *cat, const char *dir,
+                                 fsdp_error_t *err)
+{
+    const char *tag = cat->files[FILE_MODEL].path;
+    char *path =
+        io_path("%s/%.*s/" UNIVERSAL_STAGE3, dir, (int)strcspn(tag, "/"), tag);
+    fsdp_status_t status = FSDP_OK;
+
+    if (path == NULL) {
+        return no_memory(cat, err);
+    }
+    if (symlink(UNIVERSAL_STAGE12, path) != 0) {
+        status = fsdp_error_set(err, FSDP_ERR_IO,
+                                "%s: cannot make a symbolic link: %m", path);
+    }
+    free(path);
+    return status;
+}
+
 fsdp_status_t universal_finish(const catalog_t *cat, const char *dir,
                                fsdp_error_t *err)
 {
@@ -476,6 +687,7 @@ fsdp_status_t universal_finish(const catalog_t *cat, const char *dir,
         return no_memory(cat, err);
     }
 
+    status = link_stage3(cat, dir, err);
     for (uint32_t f = 0; f < cat->num_files && status == FSDP_OK; f++) {
         status = torch_out_finish(cat, f, dir, fill, &f, err);
         if (status == FSDP_OK) {
