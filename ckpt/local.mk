@@ -179,6 +179,8 @@ libckptcore_la_SOURCES += \
 	ckpt/format/dcp_paths.c \
 	ckpt/format/dcp_paths.h \
 	ckpt/format/dcp_prepare.c \
+	ckpt/format/dcp_reader.c \
+	ckpt/format/dcp_reader.h \
 	ckpt/format/dcp_write.c \
 	ckpt/pickle_value.c \
 	ckpt/pickle_write.c \

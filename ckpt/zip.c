@@ -442,9 +442,9 @@ void zip_close(zip_t *zip)
     *zip = (zip_t){0};
 }
 
-static fsdp_status_t open_at(const zip_source_t *source, const char *path,
-                             uint64_t offset, uint64_t length, zip_t *zip,
-                             fsdp_error_t *err)
+fsdp_status_t zip_open_from(const zip_source_t *source, const char *path,
+                            uint64_t offset, uint64_t length, zip_t *zip,
+                            fsdp_error_t *err)
 {
     reader_t in = {.source = source,
                    .path = path,
@@ -478,19 +478,13 @@ err_free:
     return status;
 }
 
-fsdp_status_t zip_open_from(const zip_source_t *source, const char *path,
-                            uint64_t length, zip_t *zip, fsdp_error_t *err)
-{
-    return open_at(source, path, 0, length, zip, err);
-}
-
 fsdp_status_t zip_open(int fd, const char *path, uint64_t offset,
                        uint64_t length, zip_t *zip, fsdp_error_t *err)
 {
     file_source_t file = {fd, path};
 
-    return open_at(&(zip_source_t){read_file, &file}, path, offset, length, zip,
-                   err);
+    return zip_open_from(&(zip_source_t){read_file, &file}, path, offset,
+                         length, zip, err);
 }
 
 /* --- Use ------------------------------------------------------------------ */

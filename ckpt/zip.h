@@ -52,9 +52,10 @@ typedef struct {
     void *arg;
 } zip_source_t;
 
-/* As zip_open(): the archive is all of the source, @a length bytes. */
+/* As zip_open(): the offsets are the source's. */
 fsdp_status_t zip_open_from(const zip_source_t *source, const char *path,
-                            uint64_t length, zip_t *zip, fsdp_error_t *err);
+                            uint64_t offset, uint64_t length, zip_t *zip,
+                            fsdp_error_t *err);
 
 /* By the name behind the prefix: "data.pkl", "data/0"; NULL: not there. */
 const zip_entry_t *zip_find(const zip_t *zip, const char *name);

@@ -39,6 +39,12 @@ test_expect_success 'the metadata itself and the directory are the same' '
 	sed 1d a >a1 && sed 1d b >b1 && test_cmp a1 b1
 '
 
+test_expect_success FAULT 'many small archives are read by few calls' '
+	num=$(fsdp-ls --long dcp-1 | grep -c __0_0.distcp) && test $num -gt 50 &&
+	rm -f "$HOME/fault-calls" && fault count:0 fsdp-ls dcp-1 >out &&
+	test $(grep -c "^look pread.*__0_0" "$HOME/fault-calls") -lt $num
+'
+
 test_expect_success TORCH 'PyTorch loads it' '
 	"$FSDP_TORCH_PYTHON" - dcp-3 <<-\EOF
 	import sys

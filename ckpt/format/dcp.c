@@ -24,16 +24,13 @@
 #include "ckpt/format.h"
 #include "ckpt/format/dcp_meta.h"
 #include "ckpt/format/dcp_paths.h"
-#include "ckpt/torch_object.h"
-#include "ckpt/unpack.h"
-#include "ckpt/zip.h"
+#include "ckpt/format/dcp_reader.h"
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
 #include "lib/util/io.h"
 #include "lib/util/json_text.h"
 
-#define PICKLE_MOST (1ull << 30)   /* bytes of one archive's data.pkl */
-#define MEM_MOST    (128ull << 20) /* to decode an archive: zstd's own limit */
+#define BATCH 2048 /* archives that are read before they are added */
 
 /* Several ranks' metadata in one directory: what is there already, to tell
  * copies from others. */
@@ -52,35 +49,15 @@ typedef struct {
     uint64_t rank;
     uint32_t *tensors; /* in the catalog, of each entry */
     uint32_t *files;   /* in the catalog, of each file of the metadata */
-    uint64_t *sizes;
     bool is_local; /* one metadata a rank; then: */
     seen_t *seen;  /* pieces; those of the ranks before come first, sorted */
     uint64_t num_seen, max_seen, num_sorted;
     uint32_t *order; /* tensors of the ranks before, by name */
     uint64_t num_order;
-
-    /* The file that is open. */
-    uint32_t file;
-    int fd;
-    char *path;
-    uint32_t next_crc, end_crc;
+    uint32_t next_crc, end_crc; /* room for those of the file */
 
     json_t *nesting; /* what is noted of containers */
 } loader_t;
-
-/* One archive, open. */
-typedef struct {
-    const loader_t *loader;
-    const dcp_record_t *record;
-    const dcp_entry_t *entry;
-    unpack_t *unpack; /* it is compressed; NULL: no */
-    uint64_t length;  /* of the archive */
-    uint32_t code;    /* of the catalog, once there is one */
-    zip_t zip;
-    char *data; /* its pickle */
-    pickle_t *pickle;
-    char what[400]; /* "FILE: NAME", for messages */
-} archive_t;
 
 static fsdp_status_t no_memory(const loader_t *loader, fsdp_error_t *err)
 {
@@ -157,73 +134,10 @@ static bool find_added(const loader_t *loader, const char *name,
     return false;
 }
 
-/* --- Archives ------------------------------------------------------------- */
-
-static fsdp_status_t read_entry(const archive_t *archive,
-                                const zip_entry_t *entry, void *data,
-                                fsdp_error_t *err)
-{
-    const zip_source_t source = {unpack_read, archive->unpack};
-
-    return (archive->unpack != NULL)
-               ? zip_read_from(&source, archive->what, entry, data, err)
-               : zip_read(archive->loader->fd, archive->what, entry, data, err);
-}
-
-static bool is_big_endian(const archive_t *archive)
-{
-    const zip_entry_t *entry = zip_find(&archive->zip, "byteorder");
-    char text[8] = "";
-
-    return entry != NULL && entry->size < sizeof(text) &&
-           read_entry(archive, entry, text, NULL) == FSDP_OK &&
-           strcmp(text, "big") == 0;
-}
-
-static fsdp_status_t read_record(void *arg, uint64_t at, void *data,
-                                 size_t bytes, fsdp_error_t *err)
-{
-    const archive_t *archive = arg;
-
-    return io_pread(archive->loader->fd, data, bytes,
-                    archive->record->offset + at, archive->what, err);
-}
-
-static void fill_steps(const dcp_record_t *record, codec_step_t *steps)
-{
-    for (uint32_t i = 0; i < record->zstd; i++) {
-        steps[i] = (codec_step_t){.kind = CODEC_ZSTD};
-    }
-}
-
-static fsdp_status_t open_zip(archive_t *archive, fsdp_error_t *err)
-{
-    const dcp_record_t *record = archive->record;
-    codec_step_t steps[CODEC_MOST];
-    codec_config_t config = {.steps = steps,
-                             .num_steps = record->zstd,
-                             .length = record->length,
-                             .source = read_record,
-                             .arg = archive,
-                             .max_mem = MEM_MOST,
-                             .what = archive->what};
-    zip_source_t source = {.read = unpack_read};
-
-    archive->length = record->length;
-    if (record->zstd == 0) {
-        return zip_open(archive->loader->fd, archive->what, record->offset,
-                        record->length, &archive->zip, err);
-    }
-
-    fill_steps(record, steps);
-    FSDP_TRY(unpack_open(&config, &archive->unpack, &archive->length, err));
-    source.arg = archive->unpack;
-    return zip_open_from(&source, archive->what, archive->length, &archive->zip,
-                         err);
-}
+/* --- Pieces --------------------------------------------------------------- */
 
 /* How the catalog reads the bytes of an archive; 0: as they are. */
-static fsdp_status_t find_code(loader_t *loader, archive_t *archive,
+static fsdp_status_t find_code(loader_t *loader, dcp_in_t *archive,
                                uint32_t *code_p, fsdp_error_t *err)
 {
     const dcp_record_t *record = archive->record;
@@ -233,9 +147,9 @@ static fsdp_status_t find_code(loader_t *loader, archive_t *archive,
                            .file = loader->files[record->file]};
     codec_step_t steps[CODEC_MOST];
 
-    if (archive->unpack != NULL && archive->code == 0) {
-        code.memory = unpack_memory(archive->unpack);
-        fill_steps(record, steps);
+    if (record->zstd > 0 && archive->code == 0) {
+        code.memory = archive->memory;
+        dcp_record_steps(record, steps);
         FSDP_TRY(catalog_add_code(loader->cat, &code, steps, record->zstd,
                                   &archive->code, err));
     }
@@ -244,77 +158,10 @@ static fsdp_status_t find_code(loader_t *loader, archive_t *archive,
     return FSDP_OK;
 }
 
-static void archive_close(archive_t *archive)
-{
-    unpack_close(archive->unpack);
-    pickle_free(archive->pickle);
-    free(archive->data);
-    zip_close(&archive->zip);
-}
-
-static fsdp_status_t archive_open(const loader_t *loader, archive_t *archive,
-                                  fsdp_error_t *err)
-{
-    const dcp_record_t *record = archive->record;
-    const zip_entry_t *entry;
-
-    snprintf(archive->what, sizeof(archive->what), "%s: %s", loader->path,
-             archive->entry->name);
-    FSDP_TRY(open_zip(archive, err));
-    entry = zip_find(&archive->zip, "data.pkl");
-    if (entry == NULL || entry->size > PICKLE_MOST) {
-        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: the archive at byte %" PRIu64
-                              " has no data.pkl that makes sense",
-                              archive->what, record->offset);
-    }
-    if (is_big_endian(archive)) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: its bytes are in big-endian order",
-                              archive->what);
-    }
-
-    archive->data = malloc(entry->size + 1);
-    if (archive->data == NULL) {
-        return no_memory(loader, err);
-    }
-    FSDP_TRY(read_entry(archive, entry, archive->data, err));
-    return pickle_parse(archive->data, entry->size, archive->what,
-                        &archive->pickle, NULL, err);
-}
-
-/* The storage of a tensor in its archive. */
-static fsdp_status_t find_storage(const archive_t *archive,
-                                  const torch_tensor_t *view,
-                                  const zip_entry_t **entry_p,
-                                  fsdp_error_t *err)
-{
-    uint64_t bytes;
-    char *name = io_path("data/%s", view->key);
-
-    *entry_p = (name != NULL) ? zip_find(&archive->zip, name) : NULL;
-    free(name);
-    if (*entry_p == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: the archive has no storage %s",
-                              archive->what, view->key);
-    }
-    if (!dtype_bytes(view->dtype, view->offset, &bytes) ||
-        view->storage_bytes != (*entry_p)->size) {
-        return fsdp_error_set(
-            err, FSDP_ERR_CORRUPT,
-            "%s: storage %s has %" PRIu64 " bytes, should have %" PRIu64,
-            archive->what, view->key, (*entry_p)->size, view->storage_bytes);
-    }
-
-    return FSDP_OK;
-}
-
-/* --- Pieces --------------------------------------------------------------- */
-
 /* A view of a storage as a piece of @a tensor from @a start on. */
-static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
-                              const torch_tensor_t *view, uint32_t tensor,
+static fsdp_status_t add_view(loader_t *loader, dcp_in_t *archive,
+                              const torch_tensor_t *view,
+                              const zip_entry_t *storage, uint32_t tensor,
                               const uint64_t *start, fsdp_error_t *err)
 {
     catalog_t *cat = loader->cat;
@@ -323,7 +170,6 @@ static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
                              .file = file,
                              .rank = (uint32_t)loader->rank,
                              .crc_first = CATALOG_NONE};
-    const zip_entry_t *storage;
     uint64_t before, bytes, num = cat->num_pieces;
     catalog_piece_t *added;
 
@@ -331,7 +177,6 @@ static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
         return FSDP_OK;
     }
 
-    FSDP_TRY(find_storage(archive, view, &storage, err));
     FSDP_TRY(find_code(loader, archive, &piece.code, err));
     (void)dtype_bytes(view->dtype, view->offset, &before);
     piece.offset = storage->offset + before;
@@ -357,7 +202,7 @@ static fsdp_status_t add_view(loader_t *loader, archive_t *archive,
 /* Has a rank before saved the same chunk?
  * @return FSDP_ERR_CORRUPT if it has, with other bytes. */
 static fsdp_status_t is_seen(loader_t *loader, const seen_t *now,
-                             const archive_t *archive, bool *seen_p,
+                             const dcp_in_t *archive, bool *seen_p,
                              fsdp_error_t *err)
 {
     const seen_t *seen = (loader->num_sorted > 0)
@@ -397,51 +242,50 @@ static fsdp_status_t is_seen(loader_t *loader, const seen_t *now,
     return FSDP_OK;
 }
 
-static fsdp_status_t add_chunk(loader_t *loader, archive_t *archive,
+static fsdp_status_t add_chunk(loader_t *loader, dcp_found_t *found,
                                fsdp_error_t *err)
 {
     const dcp_meta_t *meta = loader->meta;
-    const dcp_chunk_t *chunk = &meta->chunks[archive->record->chunk];
+    const dcp_record_t *record = found->in.record;
+    const dcp_chunk_t *chunk = &meta->chunks[record->chunk];
+    const torch_tensor_t *view = &found->view;
     uint64_t start[FSDP_CKPT_MAX_NDIM], count[FSDP_CKPT_MAX_NDIM];
-    uint32_t tensor = loader->tensors[archive->record->entry];
-    const zip_entry_t *storage;
-    torch_tensor_t view;
+    uint32_t tensor = loader->tensors[record->entry];
     uint32_t ndim;
     bool seen;
 
-    FSDP_TRY(torch_tensor(archive->pickle, pickle_root(archive->pickle),
-                          archive->what, &view, err));
     (void)pickle_u64s(meta->pickle, chunk->offsets, start, FSDP_CKPT_MAX_NDIM,
                       &ndim);
     (void)pickle_u64s(meta->pickle, chunk->sizes, count, FSDP_CKPT_MAX_NDIM,
                       &ndim);
-    if (view.dtype != archive->entry->dtype || view.ndim != ndim ||
-        memcmp(view.dims, count, ndim * sizeof(*count)) != 0) {
+    if (view->dtype != found->in.entry->dtype || view->ndim != ndim ||
+        memcmp(view->dims, count, ndim * sizeof(*count)) != 0) {
         return fsdp_error_set(err, FSDP_ERR_CORRUPT,
                               "%s: its archive at byte %" PRIu64
                               " holds another shape or type than " DCP_METADATA
                               " says",
-                              archive->what, archive->record->offset);
+                              found->in.what, record->offset);
     }
 
     if (loader->is_local) {
-        FSDP_TRY(find_storage(archive, &view, &storage, err));
-        FSDP_TRY(is_seen(loader,
-                         &(seen_t){chunk->first, view.numel, tensor,
-                                   storage->crc32, storage->has_crc},
-                         archive, &seen, err));
+        FSDP_TRY(
+            is_seen(loader,
+                    &(seen_t){chunk->first, view->numel, tensor,
+                              found->storage.crc32, found->storage.has_crc},
+                    &found->in, &seen, err));
         if (seen) {
             return FSDP_OK;
         }
     }
-    return add_view(loader, archive, &view, tensor, start, err);
+    return add_view(loader, &found->in, view, &found->storage, tensor, start,
+                    err);
 }
 
 /* --- Values --------------------------------------------------------------- */
 
 typedef struct {
     loader_t *loader;
-    archive_t *archive;
+    dcp_in_t *archive;
 } inner_t;
 
 /* A tensor inside a value is one of its own, by its path. */
@@ -451,18 +295,18 @@ static fsdp_status_t add_inner(const char *name, pickle_ref_t ref, void *arg,
     static const uint64_t start[FSDP_CKPT_MAX_NDIM];
     inner_t *inner = arg;
     loader_t *loader = inner->loader;
+    zip_entry_t storage;
     torch_tensor_t view;
     uint64_t tensor;
 
     if (find_added(loader, name, &(uint32_t){0})) {
         return FSDP_OK; /* of a value that another rank has too */
     }
-    FSDP_TRY(torch_tensor(inner->archive->pickle, ref, inner->archive->what,
-                          &view, err));
+    FSDP_TRY(dcp_in_view(inner->archive, ref, &view, &storage, err));
     FSDP_TRY(catalog_add_tensor(loader->cat, name, view.dtype, view.ndim,
                                 view.dims, NULL, &tensor, err));
-    return add_view(loader, inner->archive, &view, (uint32_t)tensor, start,
-                    err);
+    return add_view(loader, inner->archive, &view, &storage, (uint32_t)tensor,
+                    start, err);
 }
 
 /* The same name in the metadata of another rank, or in another chunk of what
@@ -484,7 +328,7 @@ static const char *find_value(const loader_t *loader, const dcp_entry_t *entry)
 
 /* Values of ranks that saved on their own: those that differ from the first
  * rank's get the rank's number. */
-static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
+static fsdp_status_t add_value(loader_t *loader, dcp_in_t *archive,
                                fsdp_error_t *err)
 {
     inner_t inner = {.loader = loader, .archive = archive};
@@ -519,27 +363,15 @@ static fsdp_status_t add_value(loader_t *loader, archive_t *archive,
 
 /* --- Records -------------------------------------------------------------- */
 
-static void close_file(loader_t *loader)
-{
-    if (loader->fd >= 0) {
-        close(loader->fd);
-    }
-    free(loader->path);
-    loader->path = NULL;
-    loader->fd = -1;
-}
-
-/* Records from @a first on are in the same file: open it, and make room for
- * their checksums. */
-static fsdp_status_t open_file(loader_t *loader, uint64_t first,
-                               fsdp_error_t *err)
+/* Records from @a first on are in the same file: make room for their
+ * checksums. */
+static fsdp_status_t begin_file(loader_t *loader, uint64_t first,
+                                fsdp_error_t *err)
 {
     const dcp_meta_t *meta = loader->meta;
     uint32_t file = meta->records[first].file;
     uint64_t num = 0;
 
-    close_file(loader);
-    loader->file = file;
     while (first + num < meta->num_records &&
            meta->records[first + num].file == file) {
         num++;
@@ -547,72 +379,77 @@ static fsdp_status_t open_file(loader_t *loader, uint64_t first,
     FSDP_TRY(catalog_add_crcs(loader->cat, loader->files[file], num, err));
     loader->next_crc = loader->cat->files[loader->files[file]].crc_first;
     loader->end_crc = loader->next_crc + (uint32_t)num;
-
-    loader->path = catalog_file_path(loader->cat, loader->files[file]);
-    if (loader->path == NULL) {
-        return no_memory(loader, err);
-    }
-    return io_open(loader->path, O_RDONLY, 0, &loader->fd, err);
+    return FSDP_OK;
 }
 
-static fsdp_status_t load_record(loader_t *loader, const dcp_record_t *record,
+static fsdp_status_t load_record(loader_t *loader, dcp_reader_t *reader,
+                                 uint64_t index, dcp_found_t *found,
                                  fsdp_error_t *err)
 {
-    archive_t archive = {.loader = loader,
-                         .record = record,
-                         .entry = &loader->meta->entries[record->entry]};
-    uint64_t size = loader->sizes[record->file];
+    const dcp_record_t *record = &loader->meta->records[index];
     fsdp_status_t status;
 
-    if (record->offset > size || record->length > size - record->offset) {
-        return fsdp_error_set(err, FSDP_ERR_CORRUPT,
-                              "%s: has %" PRIu64
-                              " bytes, but %s lies in bytes [%" PRIu64
-                              ", %" PRIu64 "): it was cut short or changed",
-                              loader->path, size, archive.entry->name,
-                              record->offset, record->offset + record->length);
+    if (index == 0 || record[-1].file != record->file) {
+        FSDP_TRY(begin_file(loader, index, err));
+    }
+    if (record->chunk != DCP_NONE) {
+        if (!found->good) {
+            FSDP_TRY(dcp_find(reader, record, found, err));
+        }
+        return add_chunk(loader, found, err);
     }
 
-    status = archive_open(loader, &archive, err);
+    status = dcp_in_open(reader, record, &found->in, err);
     if (status == FSDP_OK) {
-        status = archive.entry->is_bytes ? add_value(loader, &archive, err)
-                                         : add_chunk(loader, &archive, err);
+        status = add_value(loader, &found->in, err);
     }
-    archive_close(&archive);
+    dcp_in_close(&found->in);
     return status;
 }
 
 /* A file is damaged; or it is another one. */
-static fsdp_status_t blame(const loader_t *loader, fsdp_error_t *err)
+static fsdp_status_t blame(const loader_t *loader, uint32_t file,
+                           fsdp_error_t *err)
 {
-    const char *twin = dcp_twin(loader->meta, loader->file, loader->fd,
-                                loader->sizes[loader->file]);
+    const catalog_t *cat = loader->cat;
+    char *path = catalog_file_path(cat, loader->files[file]);
+    const char *twin = NULL;
+    int fd;
 
-    return (twin == NULL)
-               ? FSDP_ERR_CORRUPT
-               : fsdp_error_set(err, FSDP_ERR_CORRUPT, FORMAT_EXCHANGED,
-                                loader->path, twin);
+    if (path != NULL && io_open(path, O_RDONLY, 0, &fd, NULL) == FSDP_OK) {
+        twin = dcp_twin(loader->meta, file, fd,
+                        cat->files[loader->files[file]].size);
+        close(fd);
+    }
+    if (twin != NULL) {
+        fsdp_error_set(err, FSDP_ERR_CORRUPT, FORMAT_EXCHANGED, path, twin);
+    }
+    free(path);
+    return FSDP_ERR_CORRUPT;
 }
 
 static fsdp_status_t load_records(loader_t *loader, fsdp_error_t *err)
 {
     const dcp_meta_t *meta = loader->meta;
-    fsdp_status_t status = FSDP_OK;
+    uint64_t most = (meta->num_records < BATCH) ? meta->num_records : BATCH;
+    dcp_found_t *found = calloc(most + 1, sizeof(*found));
+    dcp_reader_t *reader = dcp_reader_create(loader->cat, meta, loader->files);
+    fsdp_status_t status =
+        (found != NULL && reader != NULL) ? FSDP_OK : no_memory(loader, err);
 
-    loader->fd = -1;
-    loader->file = DCP_NONE;
     for (uint64_t i = 0; i < meta->num_records && status == FSDP_OK; i++) {
-        if (meta->records[i].file != loader->file) {
-            status = open_file(loader, i, err);
+        uint64_t left = meta->num_records - i;
+
+        if (i % BATCH == 0) {
+            dcp_find_all(reader, i, (left < BATCH) ? left : BATCH, found);
         }
-        if (status == FSDP_OK) {
-            status = load_record(loader, &meta->records[i], err);
+        status = load_record(loader, reader, i, &found[i % BATCH], err);
+        if (status == FSDP_ERR_CORRUPT) {
+            status = blame(loader, meta->records[i].file, err);
         }
     }
-    if (status == FSDP_ERR_CORRUPT && loader->fd >= 0) {
-        status = blame(loader, err);
-    }
-    close_file(loader);
+    dcp_reader_destroy(reader);
+    free(found);
     return status;
 }
 
@@ -661,7 +498,6 @@ static fsdp_status_t add_file(loader_t *loader, uint32_t index,
             err, (errno == ENOENT) ? FSDP_ERR_CORRUPT : FSDP_ERR_IO,
             "%s: a file of the checkpoint is missing: %m", full);
     } else {
-        loader->sizes[index] = (uint64_t)st.st_size;
         status = catalog_add_file(cat, path, (uint64_t)st.st_size,
                                   &loader->files[index], err);
     }
@@ -678,9 +514,7 @@ static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
     loader->meta = meta;
     loader->tensors = calloc(meta->num_entries + 1, sizeof(*loader->tensors));
     loader->files = calloc(meta->num_files + 1ul, sizeof(*loader->files));
-    loader->sizes = calloc(meta->num_files + 1ul, sizeof(*loader->sizes));
-    if (loader->tensors == NULL || loader->files == NULL ||
-        loader->sizes == NULL) {
+    if (loader->tensors == NULL || loader->files == NULL) {
         status = no_memory(loader, err);
     }
     for (uint64_t i = 0; i < meta->num_entries && status == FSDP_OK; i++) {
@@ -705,7 +539,6 @@ static fsdp_status_t load_meta(loader_t *loader, const dcp_meta_t *meta,
     }
     free(loader->tensors);
     free(loader->files);
-    free(loader->sizes);
     return status;
 }
 
@@ -821,7 +654,7 @@ static json_t *noted(const catalog_t *cat)
 
 fsdp_status_t dcp_load(catalog_t *cat, const char *sub, fsdp_error_t *err)
 {
-    loader_t loader = {.cat = cat, .fd = -1};
+    loader_t loader = {.cat = cat};
     char *dir = io_path("%s/%s", cat->root, sub);
     char *prefix = (sub[0] != '\0') ? io_path("%s/", sub) : strdup("");
     fsdp_status_t status;

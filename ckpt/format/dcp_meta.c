@@ -580,6 +580,13 @@ err_free:
     return status;
 }
 
+void dcp_record_steps(const dcp_record_t *record, codec_step_t *steps)
+{
+    for (uint32_t i = 0; i < record->zstd; i++) {
+        steps[i] = (codec_step_t){.kind = CODEC_ZSTD};
+    }
+}
+
 void dcp_meta_free(dcp_meta_t *meta)
 {
     pickle_free(meta->pickle);

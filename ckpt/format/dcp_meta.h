@@ -71,6 +71,9 @@ typedef struct {
 fsdp_status_t dcp_meta_read(int fd, uint64_t size, const char *path,
                             dcp_meta_t *meta, fsdp_error_t *err);
 
+/* How a record is decoded: record->zstd steps. */
+void dcp_record_steps(const dcp_record_t *record, codec_step_t *steps);
+
 /* Frees what it holds, not @a meta; a zeroed one is allowed. */
 void dcp_meta_free(dcp_meta_t *meta);
 
