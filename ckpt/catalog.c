@@ -1062,7 +1062,9 @@ fsdp_status_t catalog_copy_storage(catalog_t *to, const catalog_t *from,
 
     if (path == NULL || root == NULL || meta == NULL ||
         (from->num_crcs > 0 &&
-         !GROW(to, crcs, num_crcs, max_crcs, from->num_crcs))) {
+         !GROW(to, crcs, num_crcs, max_crcs, from->num_crcs)) ||
+        (from->num_inlined > 0 &&
+         !GROW(to, inlined, num_inlined, max_inlined, from->num_inlined))) {
         return no_memory(from, err);
     }
 
@@ -1073,10 +1075,18 @@ fsdp_status_t catalog_copy_storage(catalog_t *to, const catalog_t *from,
     to->step = from->step;
     to->mesh = from->mesh;
     to->crc_zip = from->crc_zip;
+    to->shows = from->shows;
     to->shared = from->shared;
     if (from->num_crcs > 0) {
         memcpy(to->crcs, from->crcs, from->num_crcs * sizeof(*to->crcs));
         to->num_crcs = from->num_crcs;
+    }
+    if (from->num_inlined > 0) {
+        memcpy(to->inlined, from->inlined, from->num_inlined);
+        to->num_inlined = from->num_inlined;
+    }
+    for (uint64_t n = 0; n < from->num_notes; n++) {
+        FSDP_TRY(catalog_add_note(to, err, "%s", from->notes[n]));
     }
     return copy_files(to, from, err);
 }

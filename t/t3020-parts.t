@@ -79,4 +79,30 @@ test_expect_success 'what is no part is refused, by name' '
 	grep "more dimensions" err && test ! -e no
 '
 
+test_expect_success PYTHON_H5PY 'notes of the source, and values that lie in no file' '
+	cat >make.py <<-\END &&
+	import h5py
+	import numpy as np
+	from h5py import h5d, h5p, h5s, h5t
+	with h5py.File("odd.h5", "w") as f:
+	    plist = h5p.create(h5p.DATASET_CREATE)
+	    plist.set_layout(h5d.COMPACT)
+	    space = h5s.create_simple((6,))
+	    data = h5d.create(f.id, b"compact", h5t.IEEE_F32LE, space, plist)
+	    data.write(h5s.ALL, h5s.ALL, np.arange(6, dtype="f4"))
+	    f.create_dataset("fill", (30,), "f4", chunks=(10,), fillvalue=7)
+	    f["soft"] = h5py.SoftLink("/nowhere")
+	END
+	"$PYTHON" make.py &&
+	fsdp-ls --stats odd.h5 "compact[1:3]" "fill[25:]" >out 2>err &&
+	grep "^compact  *f32  *\[2\]  *8  *1  *2 " out &&
+	grep "^fill  *f32  *\[5\]  *20  *7  *7 " out &&
+	grep "^fsdp-ls: warning: odd.h5: /soft is a link to /nowhere" err &&
+	fsdp-convert -i "compact[4:]" odd.h5 odd.safetensors &&
+	fsdp-ls --values compact odd.safetensors >out && grep "^4  5$" out &&
+	echo "fill = full" >rules &&
+	fsdp-convert --rules ./rules odd.h5 full.safetensors &&
+	fsdp-ls --values "full[9:11]" full.safetensors >out && grep "^7  7$" out
+'
+
 test_done
