@@ -79,7 +79,7 @@ uint64_t cli_parse_size(const struct argp_state *state, const char *what,
 
     if (!size_parse(text, &bytes)) {
         argp_error(state,
-                   "%s must be a size such as 512K, 64MiB or 5GB, not '%s'",
+                   "%s must be a size such as 512K, 64MiB or 1.5GB, not '%s'",
                    what, text);
     }
     if (bytes < least) {

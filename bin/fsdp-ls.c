@@ -152,9 +152,7 @@ static fsdp_status_t check_patterns(const list_t *list, fsdp_error_t *err)
             found = select_pattern_match(patterns->items[i], name);
         }
         if (!found) {
-            return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
-                                  "%s: no tensor's name fits '%s'",
-                                  list->info.path, patterns->items[i]);
+            return tool_no_tensor(list->ckpt, patterns->items[i], err);
         }
     }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bin/progress.h"
+#include "lib/util/nearest.h"
 #include "lib/util/size.h"
 
 #define JOBS_MOST 1024
@@ -275,4 +276,24 @@ int tool_fail(const tool_t *tool, const fsdp_error_t *err)
     }
 
     return cli_fail(err);
+}
+
+fsdp_status_t tool_no_tensor(const fsdp_ckpt_t *ckpt, const char *pattern,
+                             fsdp_error_t *err)
+{
+    nearest_t nearest = {.pattern = pattern};
+    char text[NEAREST_TEXT_MAX];
+    fsdp_ckpt_info_t info;
+
+    fsdp_ckpt_get_info(ckpt, &info);
+    for (uint64_t t = 0; t < info.num_tensors; t++) {
+        fsdp_ckpt_tensor_t tensor;
+
+        fsdp_ckpt_get_tensor(ckpt, t, &tensor);
+        nearest_try(&nearest, tensor.name);
+    }
+
+    return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
+                          "%s: no tensor's name fits '%s'%s", info.path,
+                          pattern, nearest_text(&nearest, text));
 }

@@ -55,6 +55,8 @@ typedef struct {
     uint64_t row_bytes;
 } part_t;
 
+#define GROUP 8 /* elements of a packed type that are whole bytes */
+
 /* First element of row @a row of the slice, in the tensor's own order. */
 static uint64_t row_first(const part_t *part, uint64_t row)
 {
@@ -76,23 +78,53 @@ static uint64_t row_first(const part_t *part, uint64_t row)
     return first;
 }
 
+static bool is_packed(const part_t *part)
+{
+    return fsdp_dtype_bits(part->tensor.dtype) % 8 != 0;
+}
+
+/* Elements that are read before the first one of a row. */
+static uint64_t lead_of(const part_t *part, uint64_t row)
+{
+    return is_packed(part) ? row_first(part, row) % GROUP : 0;
+}
+
+static char *format_element(const part_t *part, uint64_t row, uint64_t column)
+{
+    return format_value(part->tensor.dtype, part->data + row * part->row_bytes,
+                        lead_of(part, row) + column);
+}
+
+/* Of packed types whole bytes are read. */
+static fsdp_ckpt_range_t row_range(const part_t *part, uint64_t row)
+{
+    uint64_t lead = lead_of(part, row), first = row_first(part, row) - lead;
+    uint64_t count = part->columns + lead, left = part->tensor.numel - first;
+
+    if (is_packed(part)) {
+        count = (count + GROUP - 1) / GROUP * GROUP;
+    }
+
+    return (fsdp_ckpt_range_t){
+        .tensor = part->index,
+        .first = first,
+        .count = (count < left) ? count : left,
+        .data = part->data + row * part->row_bytes,
+    };
+}
+
 static fsdp_status_t read_part(fsdp_ckpt_t *ckpt, part_t *part,
                                fsdp_error_t *err)
 {
     fsdp_ckpt_range_t *ranges;
     fsdp_status_t status;
+    uint64_t most = part->columns + (is_packed(part) ? 2 * GROUP : 0);
 
-    part->row_bytes =
-        (part->columns * fsdp_dtype_bits(part->tensor.dtype) + 7) / 8;
+    part->row_bytes = most * fsdp_dtype_bits(part->tensor.dtype) / 8;
     part->data = cli_realloc(NULL, part->rows, part->row_bytes);
     ranges = cli_realloc(NULL, part->rows, sizeof(*ranges));
     for (uint64_t r = 0; r < part->rows; r++) {
-        ranges[r] = (fsdp_ckpt_range_t){
-            .tensor = part->index,
-            .first = row_first(part, r),
-            .count = part->columns,
-            .data = part->data + r * part->row_bytes,
-        };
+        ranges[r] = row_range(part, r);
     }
     status = fsdp_ckpt_read(ckpt, ranges, part->rows, NULL, NULL, err);
     free(ranges);
@@ -133,12 +165,6 @@ static fsdp_status_t choose_part(fsdp_ckpt_t *ckpt, const char *text,
                               "%d that are shown at once",
                               text, numel, VALUES_MOST);
     }
-    if (fsdp_dtype_bits(part->tensor.dtype) % 8 != 0) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "'%s': values of type %s are not shown", text,
-                              fsdp_dtype_name(part->tensor.dtype));
-    }
-
     return FSDP_OK;
 }
 
@@ -156,7 +182,8 @@ static void print_part(const part_t *part)
     }
     table = table_create(columns, (unsigned)part->columns);
     for (uint64_t i = 0; i < part->rows * part->columns; i++) {
-        char *value = format_value(part->tensor.dtype, part->data, i);
+        char *value =
+            format_element(part, i / part->columns, i % part->columns);
 
         table_cell(table, "%s", value);
         free(value);
@@ -185,7 +212,7 @@ static json_t *json_part(const part_t *part)
     cli_json_set(item, "elements",
                  cli_json_text(slice_format(&part->slice, slice)));
     for (uint64_t i = 0; i < part->rows * part->columns; i++) {
-        char *text = format_value(part->tensor.dtype, part->data, i);
+        char *text = format_element(part, i / part->columns, i % part->columns);
         json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
 
         /* NaN, Inf and complex numbers are no JSON. */
@@ -266,9 +293,7 @@ static fsdp_status_t show_fitting(view_t *view, const char *text,
         }
     }
 
-    return found ? FSDP_OK
-                 : fsdp_error_set(err, FSDP_ERR_NOT_FOUND, "%s: no tensor '%s'",
-                                  info.path, pattern);
+    return found ? FSDP_OK : tool_no_tensor(view->ckpt, pattern, err);
 }
 
 static fsdp_status_t show(view_t *view, const char *text, fsdp_error_t *err)

@@ -15,6 +15,7 @@
 #include "ckpt/span.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/nearest.h"
 
 /* --- Memory --------------------------------------------------------------- */
 
@@ -534,6 +535,21 @@ bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p)
     }
 
     return false;
+}
+
+fsdp_status_t catalog_no_tensor(const catalog_t *cat, const char *pattern,
+                                const char *text, fsdp_error_t *err)
+{
+    nearest_t nearest = {.pattern = pattern};
+    char meant[NEAREST_TEXT_MAX];
+
+    for (uint64_t t = 0; t < cat->num_tensors; t++) {
+        nearest_try(&nearest, cat->tensors[t].name);
+    }
+
+    return fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
+                          "%s: no tensor's name fits '%s'%s", cat->path, text,
+                          nearest_text(&nearest, meant));
 }
 
 bool catalog_find_value(const catalog_t *cat, const char *name,

@@ -319,6 +319,11 @@ fsdp_status_t catalog_seal(catalog_t *cat, unsigned checks, fsdp_error_t *err);
 /* After catalog_seal(): binary search; aliases are found too. */
 bool catalog_find(const catalog_t *cat, const char *name, uint64_t *tensor_p);
 
+/* The error that no tensor fits a pattern, with the nearest name.
+ * @param text  What the user has written: the pattern, and more. */
+fsdp_status_t catalog_no_tensor(const catalog_t *cat, const char *pattern,
+                                const char *text, fsdp_error_t *err);
+
 /* After catalog_seal(): binary search. */
 bool catalog_find_value(const catalog_t *cat, const char *name,
                         uint64_t *value_p);

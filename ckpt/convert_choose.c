@@ -55,9 +55,7 @@ static fsdp_status_t check_pattern(const convert_t *convert,
         }
     }
 
-    return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                          "%s: no tensor fits the pattern '%s'",
-                          convert->src.path, pattern);
+    return catalog_no_tensor(&convert->src, pattern, pattern, err);
 }
 
 /* Whether rule @a number changes the name of any wanted tensor. */
@@ -80,7 +78,7 @@ static fsdp_status_t check_rule(const convert_t *convert, size_t number,
     }
 
     return used ? FSDP_OK
-                : fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                : fsdp_error_set(err, FSDP_ERR_NOT_FOUND,
                                  "%s: the rule '%s' renames no tensor",
                                  convert->src.path, rules[number]);
 }

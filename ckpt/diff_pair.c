@@ -10,6 +10,7 @@
 
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/nearest.h"
 
 static bool has_kinds(const fsdp_ckpt_t *ckpt, uint64_t num)
 {
@@ -151,6 +152,23 @@ static bool fits(const diff_t *diff, unsigned side, const char *pattern)
     return false;
 }
 
+static fsdp_status_t fits_nothing(const diff_t *diff, const char *pattern,
+                                  fsdp_error_t *err)
+{
+    nearest_t nearest = {.pattern = pattern};
+    char text[NEAREST_TEXT_MAX];
+
+    for (unsigned side = 0; side < DIFF_SIDES; side++) {
+        for (uint64_t t = 0; t < diff->infos[side].num_tensors; t++) {
+            nearest_try(&nearest, tensor_name(diff, side, t));
+        }
+    }
+
+    return fsdp_error_set(
+        err, FSDP_ERR_NOT_FOUND, "nothing in %s or %s fits the pattern '%s'%s",
+        diff->paths[0], diff->paths[1], pattern, nearest_text(&nearest, text));
+}
+
 /* A pattern that fits no name is a mistake that would pass as "the same". */
 static fsdp_status_t check_patterns(const diff_t *diff,
                                     const char *const *patterns, size_t num,
@@ -158,9 +176,7 @@ static fsdp_status_t check_patterns(const diff_t *diff,
 {
     for (size_t i = 0; i < num; i++) {
         if (!fits(diff, 0, patterns[i]) && !fits(diff, 1, patterns[i])) {
-            return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                  "nothing in %s or %s fits the pattern '%s'",
-                                  diff->paths[0], diff->paths[1], patterns[i]);
+            return fits_nothing(diff, patterns[i], err);
         }
     }
 

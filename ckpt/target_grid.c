@@ -51,9 +51,7 @@ static fsdp_status_t apply_split(const catalog_t *cat, const char *rule,
         }
     }
     if (status == FSDP_OK && !fits) {
-        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                "%s: no tensor fits the pattern of '%s'",
-                                cat->path, rule);
+        status = catalog_no_tensor(cat, pattern, rule, err);
     }
     free(pattern);
     return status;

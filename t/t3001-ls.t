@@ -62,7 +62,13 @@ test_expect_success 'patterns select, with and without the kind' '
 test_expect_success 'a pattern that fits nothing is an error' '
 	expect_code 65 fsdp-ls ckpt "*.wte.weight" nothing >out 2>err &&
 	test_must_be_empty out &&
-	grep "^fsdp-ls: .*no tensor.s name fits .nothing.$" err
+	grep "^fsdp-ls: .*no tensor.s name fits .nothing.$" err &&
+	expect_code 65 fsdp-ls ckpt "transfomer.wte.wieght" 2>err &&
+	grep "fits .transfomer.wte.wieght.: did you mean .$wte.?$" err &&
+	expect_code 65 fsdp-ls ckpt "*.wtee.*" 2>err &&
+	grep "fits .\*.wtee.\*.: did you mean .model/.*wte.weight.?$" err &&
+	expect_code 65 fsdp-ls --values model/temperatur ckpt 2>err &&
+	grep "did you mean .model/temperature.?$" err
 '
 
 test_expect_success 'pieces of a tensor cover it, in files that are there' '
@@ -116,7 +122,7 @@ test_expect_success 'a part that is not there is an error' '
 		grep "its shape is \[8192, 64\]$" err || return 1
 	done &&
 	expect_code 65 fsdp-ls --values nothing ckpt 2>err &&
-	grep "no tensor .nothing." err
+	grep "no tensor.s name fits .nothing.$" err
 '
 
 test_expect_success 'statistics of values that are known' '
@@ -213,6 +219,14 @@ test_expect_success 'histogram, patterns with slices' '
 	test $(grep -c "ln_1.weight  f32 .*, elements \[0:2\]$" out) -gt 1 &&
 	expect_code 65 fsdp-ls --values "nothing.*[0]" ckpt &&
 	expect_code 64 fsdp-ls --histogram=0 ckpt
+'
+
+test_expect_success 'values of types of less than a byte' '
+	safetensors f4.safetensors "{\"a\":{\"dtype\":\"F4\",\"shape\":[2,3],\"data_offsets\":[0,3]}}" \
+		"\\041\\103\\145" && fsdp-ls --values "a[:, 1:]" --values "a[1]" \
+		f4.safetensors | tr -s " " >out &&
+	printf "%s\n" "a f4 [2, 3], elements [0:2, 1:3]" "1 1.5" "3 4" \
+		"a f4 [2, 3], elements [1:2, 0:3]" "2 3 4" >want && test_cmp want out
 '
 
 test_done

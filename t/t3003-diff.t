@@ -63,7 +63,9 @@ test_expect_success 'a pattern that fits nothing is trouble, not the same' '
 	for o in -i -x; do
 		expect_code 2 fsdp-diff $o "nothing*" four two >out 2>err &&
 		test_must_be_empty out && grep "fits the pattern .nothing\*.$" err || return 1
-	done
+	done &&
+	expect_code 2 fsdp-diff -i "*.wtte.weight" four two 2>err &&
+	grep "fits the pattern .*: did you mean .*transformer.wte.weight.?$" err
 '
 
 test_expect_success 'shapes' '

@@ -185,8 +185,11 @@ test_expect_success 'include and exclude' '
 '
 
 test_expect_success 'a pattern that fits nothing writes nothing' '
-	expect_code 2 fsdp-convert -i "nothing*" four/$step no 2>err &&
-	grep "^fsdp-convert: .*nothing\*" err && test ! -e no
+	expect_code 65 fsdp-convert -i "nothing*" four/$step no 2>err &&
+	grep "^fsdp-convert: .*nothing\*" err && test ! -e no &&
+	expect_code 65 fsdp-convert -i "*.wpee.weight" four/$step no 2>err &&
+	grep "did you mean .*/transformer.wpe.weight.?$" err &&
+	expect_code 65 fsdp-convert --rename nothing=some four/$step no 2>err
 '
 
 test_expect_success 'only optimizer state' '

@@ -19,6 +19,8 @@ libutil_la_SOURCES = \
 	lib/util/json_text.h \
 	lib/util/map.c \
 	lib/util/map.h \
+	lib/util/nearest.c \
+	lib/util/nearest.h \
 	lib/util/select.c \
 	lib/util/select.h \
 	lib/util/simd.c \

@@ -12,16 +12,37 @@
 
 static const char prefixes[] = "KMGT";
 
+#define FRACTION 1000000u /* parts of a unit: six digits */
+
+/* Digits behind a point, if there is one. */
+static bool parse_fraction(char **at, uint64_t *parts_p)
+{
+    uint64_t unit = FRACTION;
+
+    *parts_p = 0;
+    if (**at != '.') {
+        return true;
+    }
+    for (++*at; isdigit((unsigned char)**at) && unit > 1; ++*at) {
+        unit /= 10;
+        *parts_p += (uint64_t)(**at - '0') * unit;
+    }
+
+    return unit < FRACTION;
+}
+
 bool size_parse(const char *text, uint64_t *bytes_p)
 {
     unsigned long long value;
+    uint64_t parts, unit = 1;
     const char *prefix;
     unsigned base = 1024;
     char *end;
 
     errno = 0;
     value = strtoull(text, &end, 10);
-    if (errno != 0 || !isdigit((unsigned char)text[0])) {
+    if (errno != 0 || !isdigit((unsigned char)text[0]) ||
+        !parse_fraction(&end, &parts)) {
         return false;
     }
 
@@ -34,14 +55,14 @@ bool size_parse(const char *text, uint64_t *bytes_p)
             end += strlen(end);
         }
         for (const char *p = prefixes; p <= prefix; p++) {
-            if (__builtin_mul_overflow(value, base, &value)) {
-                return false;
-            }
+            unit *= base;
         }
     } else if (strcasecmp(end, "B") == 0) {
         end++;
     }
-    if (*end != '\0') {
+    if (*end != '\0' || (parts != 0 && prefix == NULL) ||
+        __builtin_mul_overflow(value, unit, &value) ||
+        __builtin_add_overflow(value, parts * unit / FRACTION, &value)) {
         return false;
     }
 

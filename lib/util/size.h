@@ -1,5 +1,5 @@
 /*
- * Sizes as people write them: 512, 64K, 5GB (10^9), 5GiB (2^30).
+ * Sizes as people write them: 512, 64K, 5GB (10^9), 1.5GiB (1.5 * 2^30).
  */
 #ifndef FSDP_SIZE_H
 #define FSDP_SIZE_H
@@ -12,7 +12,9 @@
 
 /**
  * Read a size.  K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024;
- * KB, MB, GB, TB are powers of 1000; in letters of either case.
+ * KB, MB, GB, TB are powers of 1000; in letters of either case.  With one of
+ * them there may be a point and up to six digits; what is less than a byte is
+ * cut off.
  *
  * @return false, and *bytes_p untouched, if the text is no size that fits.
  */

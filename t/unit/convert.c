@@ -518,7 +518,7 @@ static void test_refusals(void)
        "%s", err.text);
     ok(convert("step-00000007", "x",
                (fsdp_ckpt_convert_config_t){.include = none, .num_include = 1},
-               &result, &err) == FSDP_ERR_INVALID_PARAM,
+               &result, &err) == FSDP_ERR_NOT_FOUND,
        "%s", err.text);
     ok(convert("step-00000007", "x",
                (fsdp_ckpt_convert_config_t){.rename = bad, .num_rename = 1},
@@ -526,7 +526,7 @@ static void test_refusals(void)
        "%s", err.text);
     ok(convert("step-00000007", "x",
                (fsdp_ckpt_convert_config_t){.rename = unused, .num_rename = 1},
-               &result, &err) == FSDP_ERR_INVALID_PARAM,
+               &result, &err) == FSDP_ERR_NOT_FOUND,
        "%s", err.text);
     ok(convert("step-00000007", "x",
                (fsdp_ckpt_convert_config_t){.rename = clash, .num_rename = 1},
