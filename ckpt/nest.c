@@ -420,7 +420,7 @@ static fsdp_status_t sort_list(nest_t *nest, uint32_t index, fsdp_error_t *err)
 {
     nest_node_t *list = &nest->nodes[index];
     uint32_t *items = calloc(list->num + 1ul, sizeof(*items)), num = 0;
-    bool good = true;
+    uint32_t good = 0; /* elements from the first one on */
 
     if (items == NULL) {
         return no_memory(nest, err);
@@ -431,21 +431,26 @@ static fsdp_status_t sort_list(nest_t *nest, uint32_t index, fsdp_error_t *err)
     }
     qsort_r(items, num, sizeof(*items), by_number, nest);
     for (uint32_t i = 0; i < num; i++) {
-        good &= is_number(&nest->nodes[items[i]], i);
+        good += good == i && is_number(&nest->nodes[items[i]], i);
         nest->nodes[items[i]].next = (i + 1 < num) ? items[i + 1] : NEST_NONE;
     }
     list->first = items[0]; /* it was made for what is in it */
     list->last = items[num - 1];
     free(items);
-    if (good || nest->cat->format == FSDP_CKPT_DCP) {
+    if (good == num || nest->cat->format == FSDP_CKPT_DCP) {
         return FSDP_OK;
     }
 
     errno = 0;
     return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                          "%s: the list '%.*s' would lack elements: keep all "
-                          "of it or leave all out",
-                          nest->cat->path, name_size(list), list->name);
+                          "%s: the list '%.*s' would lack element %" PRIu32
+                          ", which may have been an empty dict or list that "
+                          "PyTorch's distributed checkpoints leave out: keep "
+                          "all of the list, leave it out with --exclude "
+                          "'%.*s.*', or choose dcp or hdf5, which keep it as "
+                          "it is",
+                          nest->cat->path, name_size(list), list->name, good,
+                          name_size(list), list->name);
 }
 
 /* Nothing else has the name of a container. */

@@ -365,13 +365,15 @@ static fsdp_status_t put_tagged(walk_t *walk, const char *tag, pickle_ref_t ref,
     return put(walk, "}");
 }
 
-/* JSON's objects have texts as keys; what begins with '$' means something
- * else. */
+/* JSON's objects have texts without NUL as keys; what begins with '$' means
+ * something else. */
 static bool is_plain_key(const pickle_t *pickle, pickle_ref_t key)
 {
-    const char *text = pickle_str(pickle, key, NULL);
+    size_t size = 0;
+    const char *text = pickle_str(pickle, key, &size);
 
-    return pickle_kind(pickle, key) == PICKLE_STR && text[0] != '$';
+    return pickle_kind(pickle, key) == PICKLE_STR && text[0] != '$' &&
+           memchr(text, '\0', size) == NULL;
 }
 
 static bool is_plain_dict(const pickle_t *pickle, pickle_ref_t dict)
@@ -852,12 +854,41 @@ static fsdp_status_t take_list(walk_t *walk, pickle_ref_t list, unsigned depth)
     return FSDP_OK;
 }
 
+/* Is each key of a dict one that key_text() has a text for? */
+static bool has_names(const pickle_t *pickle, pickle_ref_t dict)
+{
+    uint64_t num = pickle_count(pickle, dict);
+
+    for (uint64_t i = 0; i < num; i++) {
+        pickle_ref_t key = pickle_key(pickle, dict, i);
+        pickle_kind_t kind = pickle_kind(pickle, key);
+        size_t size = 0;
+        const char *text = pickle_str(pickle, key, &size);
+
+        if ((kind != PICKLE_STR && kind != PICKLE_INT && kind != PICKLE_LONG &&
+             kind != PICKLE_BOOL && kind != PICKLE_NONE &&
+             kind != PICKLE_FLOAT) ||
+            (kind == PICKLE_STR && memchr(text, '\0', size) != NULL)) {
+            return false;
+        }
+    }
+
+    return true;
+}
+
+/* Is a dict taken apart?  The root is, and what has keys for parts of names. */
+static bool is_named(const pickle_t *pickle, pickle_ref_t dict, unsigned depth)
+{
+    return dict != 0 && (depth == 0 || (pickle_count(pickle, dict) > 0 &&
+                                        has_names(pickle, dict)));
+}
+
 static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
                                 pickle_ref_t ref, unsigned depth)
 {
     const pickle_t *pickle = walk->pickle;
     pickle_ref_t dict = pickle_as_dict(pickle, ref);
-    bool is_dict = dict != 0 && (pickle_count(pickle, dict) > 0 || depth == 0);
+    bool is_dict = is_named(pickle, dict, depth);
 
     if (!may_look(walk, depth, STEP + walk->name.used)) {
         return too_large(walk);

@@ -7,7 +7,7 @@ test_description='state dicts with odd things in them, by PyTorch'
 want_torch 'import torch'
 
 test_expect_success TORCH 'made by PyTorch' '
-	mkdir zero plain beside && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	mkdir zero plain beside ranks && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
 	import torch
 	def save(name, **state):
 	    torch.save(state, name + ".pt")
@@ -19,6 +19,14 @@ test_expect_success TORCH 'made by PyTorch' '
 	save("storage", w=w, bad=torch.ones(2).storage())
 	save("nul", w=w, s="a\0b")
 	save("none")
+	save("keys", w=w, d={(0, 1): w + 1, b"x": 2}, n={"a\0b": w + 2})
+	save("twice-1", w=w, d={1: w, "1": w + 1})
+	save("twice-2", w=w, d={1: w + 1, "1": w})
+	torch.save({"a.b": w, "c": w, "a": {"b": w + 1}}, "twice-3.pt")
+	torch.save({"c": w, "a.b": w, "a": {"b": 5}}, "twice-4.pt")
+	for rank in 0, 1:
+	    save(f"ranks/model_world_size_2_rank_{rank}", x=w, y=w if rank == 0
+	         else w + 1, z=w)
 	save("list", l=[{"a": w}, {}, {"a": w + 1}])
 	save("beside/model", w=w)
 	torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), "beside/bad.pt")
@@ -67,10 +75,38 @@ test_expect_success TORCH 'a file of another kind beside the weights' '
 	expect_code 2 fsdp-ls beside/bad.pt
 '
 
+test_expect_success TORCH 'keys that no name can have' '
+	fsdp-ls keys.pt >out && grep "^d .*tuple.*0, 1" out &&
+	fsdp-convert --to hdf5 keys.pt keys && fsdp-diff keys.pt keys &&
+	fsdp-convert keys keys-2.pt && fsdp-diff keys.pt keys-2.pt &&
+	"$FSDP_TORCH_PYTHON" - <<-\EOF
+	import torch
+	have = torch.load("keys-2.pt")
+	assert torch.equal(have["d"][(0, 1)], torch.full((2,), 2.0))
+	assert have["d"][b"x"] == 2
+	assert torch.equal(have["n"]["a\0b"], torch.full((2,), 3.0))
+	EOF
+'
+
+test_expect_success TORCH 'a name that two keys give is told, not one of them lost' '
+	for i in 1 2 3 4; do
+		expect_code 65 fsdp-ls twice-$i.pt 2>err &&
+		grep "the name is there twice" err || return 1
+	done
+'
+
+test_expect_success TORCH 'what is tied in one rank alone is not tied' '
+	fsdp-ls ranks >out && grep "^model.z is tied to model.x" out && ! grep "y is" out &&
+	fsdp-ls --values rank_1.model.y ranks >out && grep "2  *2" out &&
+	fsdp-ls --values rank_0.model.y ranks >out && grep "1  *1" out
+'
+
 test_expect_success TORCH 'a list of which a distributed checkpoint has parts' '
 	fsdp-convert --to dcp -x l.1 list.pt list && fsdp-diff -x l.1 list.pt list &&
 	fsdp-convert --to dcp list list-2 && fsdp-diff list list-2 &&
-	fsdp-convert --to hdf5 list-2 list-3 && fsdp-diff list list-3
+	fsdp-convert --to hdf5 list-2 list-3 && fsdp-diff list list-3 &&
+	expect_code 2 fsdp-convert list list-4.pt 2>err && test ! -e list-4.pt &&
+	grep "the list .l. would lack element 1, .*--exclude .l\.\*." err
 '
 
 test_expect_success TORCH 'a NUL in a text' '

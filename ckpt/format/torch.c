@@ -213,6 +213,19 @@ static fsdp_status_t add_shards(torch_reader_t *reader, const char *name,
     return FSDP_OK;
 }
 
+/* Keys as 1 and "1", or a key with dots and those of dicts, may give the same
+ * name. */
+static fsdp_status_t check_new(const torch_reader_t *reader, const char *name)
+{
+    const torch_item_t *item = torch_reader_find(reader, name);
+
+    return (item != NULL && item->last->file == reader->index)
+               ? bad(reader, name,
+                     "the name is there twice: different keys, joined by "
+                     "dots, give it")
+               : FSDP_OK;
+}
+
 static fsdp_status_t on_tensor(const char *name, pickle_ref_t ref, void *arg,
                                fsdp_error_t *err)
 {
@@ -223,6 +236,7 @@ static fsdp_status_t on_tensor(const char *name, pickle_ref_t ref, void *arg,
     char what[400];
 
     name = (name[0] != '\0') ? name : "tensor"; /* the file is one */
+    FSDP_TRY(check_new(reader, name));
     snprintf(what, sizeof(what), "%s: tensor %.150s", reader->file->path, name);
     if (!torch_is_sharded(pickle, ref)) {
         return add_plain(reader, name, what, ref);
@@ -243,6 +257,7 @@ static fsdp_status_t on_value(const char *name, pickle_ref_t ref, void *arg,
     char *json;
 
     name = (name[0] != '\0') ? name : "value";
+    FSDP_TRY(check_new(reader, name));
     FSDP_TRY(torch_value_json(reader->file->pickle, ref, name, on_tensor,
                               reader, &json, err));
     if (append(reader, name, TORCH_VALUE, 0, &found) != FSDP_OK) {
@@ -442,6 +457,24 @@ static const torch_found_t *first_filled(const torch_item_t *item)
     return found;
 }
 
+/* Is what each rank has of two items the same bytes, seen in the same way? */
+static bool same_places(const torch_item_t *left, const torch_item_t *right)
+{
+    const torch_found_t *a = left->first, *b = right->first;
+
+    for (; a != NULL && b != NULL; a = a->next, b = b->next) {
+        if (a->kind != b->kind || a->file != b->file || a->dtype != b->dtype ||
+            a->change != b->change || a->ndim != b->ndim ||
+            a->offset != b->offset || a->storage.offset != b->storage.offset ||
+            memcmp(a->numbers, b->numbers,
+                   4 * (size_t)a->ndim * sizeof(*a->numbers)) != 0) {
+            return false;
+        }
+    }
+
+    return a == NULL && b == NULL;
+}
+
 /* Does another item that is there already have the same bytes? */
 static fsdp_status_t find_owner(torch_reader_t *reader,
                                 const torch_item_t *item,
@@ -460,7 +493,9 @@ static fsdp_status_t find_owner(torch_reader_t *reader,
         return no_memory(reader);
     }
     if (map_get(&reader->tensors, key, size, &index)) {
-        *owner_p = &reader->items[index];
+        if (same_places(item, &reader->items[index])) {
+            *owner_p = &reader->items[index];
+        }
     } else {
         done = map_put(&reader->tensors, key, size,
                        (uint64_t)(item - reader->items));
