@@ -138,10 +138,13 @@ typedef struct {
     const tool_t *tool;
     table_t *table; /* tensors whose values differ */
     char **lines;   /* the others */
-    size_t num_lines;
+    size_t num_rows, num_lines;
+    uint64_t only[2]; /* tensors of one side alone: the first ones have lines */
     json_t *json;
     uint64_t num;
 } gather_t;
+
+enum { ONLY_MOST = 20 };
 
 static void add_json(gather_t *gather, const fsdp_ckpt_difference_t *what)
 {
@@ -173,6 +176,21 @@ static void add_row(gather_t *gather, const fsdp_ckpt_difference_t *what)
     table_cell(gather->table, "%.9g", what->value_b);
     table_cell(gather->table, "%.3g", what->max_abs);
     table_cell(gather->table, "%.3g", what->max_rel);
+    gather->num_rows++;
+}
+
+static void add_line(gather_t *gather, const fsdp_ckpt_difference_t *what)
+{
+    uint64_t *only = (what->how == FSDP_CKPT_ONLY_A)   ? &gather->only[0]
+                     : (what->how == FSDP_CKPT_ONLY_B) ? &gather->only[1]
+                                                       : NULL;
+
+    if (only != NULL && ++*only > ONLY_MOST) {
+        return;
+    }
+    gather->lines = cli_realloc(gather->lines, gather->num_lines + 1,
+                                sizeof(*gather->lines));
+    gather->lines[gather->num_lines++] = cli_printable(what->text);
 }
 
 static bool add_difference(const fsdp_ckpt_difference_t *what, void *arg)
@@ -189,9 +207,7 @@ static bool add_difference(const fsdp_ckpt_difference_t *what, void *arg)
     } else if (what->how == FSDP_CKPT_VALUES) {
         add_row(gather, what);
     } else {
-        gather->lines = cli_realloc(gather->lines, gather->num_lines + 1,
-                                    sizeof(*gather->lines));
-        gather->lines[gather->num_lines++] = cli_printable(what->text);
+        add_line(gather, what);
     }
 
     return true;
@@ -203,10 +219,43 @@ static void print_json(gather_t *gather, const fsdp_ckpt_diff_result_t *result)
 
     cli_json_set(all, "same", json_boolean(gather->num == 0));
     cli_json_set(all, "tensors", json_integer((json_int_t)result->tensors));
+    if (result->steps[0] >= 0) {
+        cli_json_set(all, "step_a", json_integer(result->steps[0]));
+    }
+    if (result->steps[1] >= 0) {
+        cli_json_set(all, "step_b", json_integer(result->steps[1]));
+    }
     cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
     cli_json_set(all, "seconds", cli_json_number(result->seconds));
     cli_json_set(all, "differences", json_incref(gather->json));
     cli_json_print(all);
+}
+
+static void print_differences(const gather_t *gather)
+{
+    for (size_t i = 0; i < gather->num_lines; i++) {
+        puts(gather->lines[i]);
+    }
+    for (unsigned side = 0; side < 2; side++) {
+        if (gather->only[side] > ONLY_MOST) {
+            uint64_t more = gather->only[side] - ONLY_MOST;
+
+            printf("%" PRIu64 " more tensor%s only in %s (--json lists all)\n",
+                   more, cli_s(more), (side == 0) ? "A" : "B");
+        }
+    }
+    if (gather->num_rows > 0) {
+        table_print(gather->table, stdout);
+    }
+}
+
+/* Which step a directory of checkpoints was opened at. */
+static void print_step(const fsdp_ckpt_diff_result_t *result, unsigned side)
+{
+    if (result->steps[side] >= 0) {
+        printf("; %s is step %" PRId64, (side == 0) ? "A" : "B",
+               result->steps[side]);
+    }
 }
 
 static void print_text(const gather_t *gather,
@@ -215,23 +264,21 @@ static void print_text(const gather_t *gather,
     char *rate = tool_rate(result->bytes, result->seconds);
     char size[SIZE_TEXT_MAX];
 
-    for (size_t i = 0; i < gather->num_lines; i++) {
-        puts(gather->lines[i]);
-    }
-    if (gather->num > gather->num_lines) {
-        table_print(gather->table, stdout);
-    }
+    print_differences(gather);
     size_format(result->bytes, size);
     if (gather->num == 0) {
-        printf("the same: %" PRIu64 " tensor%s, %s read in %.2f s (%s)\n",
+        printf("the same: %" PRIu64 " tensor%s, %s read in %.2f s (%s)",
                result->tensors, cli_s(result->tensors), size, result->seconds,
                rate);
     } else {
         printf("they differ in %" PRIu64 " place%s; %" PRIu64 " tensor%s "
-               "compared, %s read in %.2f s (%s)\n",
+               "compared, %s read in %.2f s (%s)",
                gather->num, cli_s(gather->num), result->tensors,
                cli_s(result->tensors), size, result->seconds, rate);
     }
+    print_step(result, 0);
+    print_step(result, 1);
+    putchar('\n');
     free(rate);
 }
 

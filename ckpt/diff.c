@@ -337,6 +337,8 @@ static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
         FSDP_TRY(fsdp_ckpt_open_with(diff->paths[side], &open,
                                      &diff->ckpts[side], err));
+        fsdp_ckpt_get_info(diff->ckpts[side], &diff->infos[side]);
+        diff->result.steps[side] = diff->infos[side].step;
         open.num_rules = open.num_set = 0; /* of the first one only */
     }
     for (size_t i = 0; i < diff->select.num_include; i++) {

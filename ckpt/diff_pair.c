@@ -248,7 +248,6 @@ static int by_name(const void *a, const void *b)
 fsdp_status_t diff_pair_tensors(diff_t *diff, fsdp_error_t *err)
 {
     for (unsigned side = 0; side < DIFF_SIDES; side++) {
-        fsdp_ckpt_get_info(diff->ckpts[side], &diff->infos[side]);
         diff->kinds[side] =
             has_kinds(diff->ckpts[side], diff->infos[side].num_tensors);
     }

@@ -593,6 +593,7 @@ typedef struct {
     uint64_t differences; /* tensors, or items of metadata, that differ */
     uint64_t bytes;
     double seconds;
+    int64_t steps[2]; /* of what was opened; -1: it has none */
 } fsdp_ckpt_diff_result_t;
 
 /* Compare the values of two checkpoints of any formats and shardings.
@@ -685,6 +686,9 @@ FSDP_API fsdp_status_t fsdp_ckpt_prune(const char *dir,
  *
  * @param removed    Each, before it is removed; may be NULL.
  * @param removed_p  How many.
+ *
+ * @return FSDP_ERR_INVALID_PARAM if it is one checkpoint, with nothing of that
+ *         kind in it.
  */
 FSDP_API fsdp_status_t fsdp_ckpt_clean(const char *dir, double age,
                                        fsdp_ckpt_entry_f removed, void *arg,

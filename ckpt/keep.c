@@ -538,6 +538,20 @@ static fsdp_status_t clean_one(const char *dir, const char *name, double age,
     return status;
 }
 
+/* What an interrupted save leaves lies beside checkpoints, not in one. */
+static fsdp_status_t refuse_one(const char *path, fsdp_error_t *err)
+{
+    format_look_t look;
+
+    FSDP_TRY(format_look(path, &look, err));
+    return (format_recognise(&look) == NULL || format_has_steps(path))
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "%s: is one checkpoint: there is something to "
+                                "clean only in the directory that it lies in",
+                                path);
+}
+
 fsdp_status_t fsdp_ckpt_clean(const char *dir, double age,
                               fsdp_ckpt_entry_f removed, void *arg,
                               uint64_t *removed_p, fsdp_error_t *err)
@@ -547,7 +561,9 @@ fsdp_status_t fsdp_ckpt_clean(const char *dir, double age,
     int num = scandir(dir, &entries, is_temporary, alphasort);
 
     *removed_p = 0;
-    if (num < 0) {
+    if (num == 0 || (num < 0 && errno == ENOTDIR)) {
+        status = refuse_one(dir, err);
+    } else if (num < 0) {
         return fsdp_error_set(
             err, (errno == ENOENT) ? FSDP_ERR_NOT_FOUND : FSDP_ERR_IO,
             "%s: cannot read: %m", dir);

@@ -79,7 +79,7 @@ test_expect_success 'kinds against none: only what one of them has differs' '
 	grep "^the same: 30 tensors" out &&
 	fsdp-diff --model-only -x "buffer/*" model.safetensors two &&
 	expect_code 1 fsdp-diff four model.safetensors >out &&
-	grep "^optim/exp_avg/transformer.wte.weight: only in four$" out
+	grep "^optim/exp_avg/transformer.h.0.attn.c_attn.bias: only in four$" out
 '
 
 test_expect_success 'element types: a difference, unless there is a tolerance' '
@@ -183,6 +183,19 @@ test_expect_success SAMPLES 'a recipe that leaves out the padding' '
 	sed "s/_padding/_x/" "$1" >recipe.json &&
 	expect_code 65 fsdp-ls --recipe recipe.json "${1%/*}/ckpt" 2>err &&
 	grep "elements, the files have .*use_orig_params PyTorch pads" err
+'
+
+test_expect_success 'many tensors that one has alone, and the steps' '
+	fsdp-convert -i "*/transformer.wte.weight" four few &&
+	expect_code 1 fsdp-diff four few >out &&
+	test "$(grep -c ": only in four$" out)" = 20 &&
+	grep "^66 more tensors only in A (--json lists all)$" out &&
+	grep "^they differ in 86 places; 3 tensors .*; A is step 100; B is step 100$" out &&
+	expect_code 1 fsdp-diff --json four few >out &&
+	test "$(grep -c "\"only in A\"" out)" = 86 && grep "\"step_b\": 100," out &&
+	fsdp-convert --only model four w.safetensors &&
+	fsdp-diff --only model w.safetensors four >out &&
+	grep "^the same: .*(.*); B is step 100$" out
 '
 
 test_done

@@ -145,6 +145,14 @@ test_expect_success 'clean: old leftovers go, new ones stay' '
 	diff -r run r
 '
 
+test_expect_success 'clean: of one checkpoint there is nothing to clean' '
+	fresh && one=$(ls -d r/step-* | head -n 1) &&
+	expect_code 2 fsdp-verify --clean "$one" 2>err &&
+	grep "^fsdp-verify: $one: is one checkpoint: .* directory" err &&
+	expect_code 2 fsdp-verify --clean "$one/shard-00000.h5" 2>err &&
+	diff -r run r
+'
+
 test_expect_success SETPRIV 'prune: nothing goes if latest cannot be read' '
 	fresh && cp -r r before && chown -R 65534 r && chmod 755 . &&
 	chmod 0 r/latest &&
