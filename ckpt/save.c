@@ -409,66 +409,40 @@ static fsdp_status_t tell_offsets(save_t *save, const catalog_t *cat,
     return status;
 }
 
-/* Put the checksums of one member's large pieces into the catalog. */
-static fsdp_status_t take_blocks(catalog_t *cat, const uint32_t *pieces,
-                                 size_t num, const char *text, size_t size,
-                                 uint32_t rank, fsdp_error_t *err)
-{
-    for (size_t i = 0; i < num; i++) {
-        const catalog_piece_t *piece;
-        uint64_t bytes;
+/* Where the checksums of the other members' large pieces go. */
+typedef struct {
+    catalog_t *cat;
+    const shared_t *shared;
+    const uint32_t *pieces;
+    uint32_t creator; /* the rank of the first member */
+} blocks_t;
 
-        if (pieces[i] == CATALOG_NONE) {
+static fsdp_status_t take_blocks(uint32_t rank, const char *text, size_t size,
+                                 void *arg, fsdp_error_t *err)
+{
+    const blocks_t *blocks = arg;
+    catalog_t *cat = blocks->cat;
+    const size_t *first = blocks->shared->first + (rank - blocks->creator);
+    cursor_t cursor = {text, size};
+
+    for (size_t i = first[0]; i < first[1]; i++) {
+        const catalog_piece_t *piece;
+        uint64_t num;
+
+        if (blocks->pieces[i] == CATALOG_NONE) {
             continue;
         }
-        piece = &cat->pieces[pieces[i]];
-        if (is_small(cat, piece)) {
-            continue;
-        }
-        bytes = catalog_blocks(catalog_piece_bytes(cat, piece)) *
-                sizeof(*cat->crcs);
-        if (bytes > size) {
+        piece = &cat->pieces[blocks->pieces[i]];
+        num = catalog_blocks(catalog_piece_bytes(cat, piece));
+        if (!is_small(cat, piece) &&
+            !message_take(&cursor, cat->crcs + piece->crc_first,
+                          num * sizeof(*cat->crcs))) {
             return fsdp_error_set(err, FSDP_ERR_MISMATCH,
                                   "rank %u told too few checksums", rank);
         }
-        memcpy(cat->crcs + piece->crc_first, text, bytes);
-        text += bytes;
-        size -= bytes;
     }
 
     return FSDP_OK;
-}
-
-static fsdp_status_t gather_blocks(save_t *save, catalog_t *cat,
-                                   const shared_t *shared,
-                                   const uint32_t *pieces, fsdp_error_t *err)
-{
-    uint32_t others = save->members - 1, rank = save->config->rank + 1;
-    char **texts = calloc((size_t)others + 1, sizeof(*texts));
-    size_t *sizes = calloc((size_t)others + 1, sizeof(*sizes));
-    fsdp_status_t status;
-
-    if (texts == NULL || sizes == NULL) {
-        status = no_memory(err);
-        goto err_free;
-    }
-
-    FSDP_TRY_GOTO(commit_wait(save->commit, "blocks", rank, others, NULL, texts,
-                              sizes, err),
-                  err_free);
-    for (uint32_t i = 0; i < others && status == FSDP_OK; i++) {
-        size_t first = shared->first[i + 1];
-
-        status = take_blocks(cat, pieces + first, shared->first[i + 2] - first,
-                             texts[i], sizes[i], rank + i, err);
-    }
-err_free:
-    for (uint32_t i = 0; texts != NULL && i < others; i++) {
-        free(texts[i]);
-    }
-    free(texts);
-    free(sizes);
-    return status;
 }
 
 /* Tell rank 0, or keep it for myself, what the file holds. */
@@ -507,10 +481,12 @@ static fsdp_status_t save_as_creator(save_t *save, fsdp_error_t *err)
     FSDP_TRY_GOTO(tell_offsets(save, &cat, &shared, pieces, err), err_free);
     FSDP_TRY_GOTO(write_pieces(save, &cat, shared.parts, err), err_free);
     save->write_seconds = clock_now() - start;
-    if (save->members > 1) {
-        FSDP_TRY_GOTO(gather_blocks(save, &cat, &shared, pieces, err),
-                      err_free);
-    }
+    FSDP_TRY_GOTO(
+        commit_take(save->commit, "blocks", save->config->rank + 1,
+                    save->members - 1, NULL, take_blocks,
+                    &(blocks_t){&cat, &shared, pieces, save->config->rank},
+                    err),
+        err_free);
 
     start = clock_now();
     num = lists.first[save->file + 1] - lists.first[save->file];
