@@ -305,6 +305,8 @@ ON_PATH(CHANGE, renameat2,
         (from_fd, from, to_fd, to, flags), to)
 ON_PATH(CHANGE | SPACE, link, (const char *from, const char *to), (from, to),
         to)
+ON_PATH(CHANGE | SPACE, symlink, (const char *target, const char *path),
+        (target, path), path)
 ON_PATH(CHANGE | SPACE, mkdir, (const char *path, mode_t mode), (path, mode),
         path)
 

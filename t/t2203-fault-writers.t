@@ -73,8 +73,9 @@ test_expect_success 'each file of data is synced, once' '
 	for name in reshard split dcp dcp-hf universal llmc; do
 		rm -f fault-calls &&
 		fault count:0 $(writer $name) work/target &&
-		(cd work/target && find . -name "*.h5" -o -name "*.safetensors" \
-			-o -name "*.distcp" -o -name "*.pt" -o -name "*.bin") |
+		(cd work/target && find . -type f "(" -name "*.h5" \
+			-o -name "*.safetensors" -o -name "*.distcp" \
+			-o -name "*.pt" -o -name "*.bin" ")") |
 			sed "s,^\./,," >files && test -s files &&
 		while read -r file; do
 			synced 1 "$file" || return 1
