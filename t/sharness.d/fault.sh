@@ -9,11 +9,15 @@ test -e "$FAULT_PRELOAD" && ! test_have_prereq SANITIZED &&
 # fault WHAT COMMAND...: a fault at what it does to files below this directory;
 # calls go on to the library $FAULT_NEXT, if that is set.
 fault() {
-	fault_what=$1
-	shift
+	fault_what=$1 fault_program=$2
+	shift 2
+	# What libtool puts in front of a program takes longer than that itself.
+	fault_built=$FSDP_BUILDDIR/bin/.libs/$fault_program
+	test ! -x "$fault_built" || fault_program=$fault_built
 	env --default-signal=HUP,INT,TERM LD_PRELOAD="$FAULT_PRELOAD ${FAULT_NEXT-}" \
+		LD_LIBRARY_PATH="$FSDP_BUILDDIR/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
 		FSDP_FAULT="$fault_what" FSDP_FAULT_DIR="$PWD" \
-		FSDP_FAULT_LOG="$HOME/fault-calls" "$@"
+		FSDP_FAULT_LOG="$HOME/fault-calls" "$fault_program" "$@"
 }
 
 # fault_points MODE COMMAND...: a line for each call to try: its number, "look",
