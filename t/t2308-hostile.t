@@ -4,16 +4,18 @@ test_description='small files that claim much: refused soon, in little memory'
 
 . "$SHARNESS_SH"
 
-# Of address space, in KiB; sanitizers need more of it than there is.
-most=1000000
-test_have_prereq SANITIZED && most=unlimited
+# Of address space, in KiB, and seconds; sanitizers need more of the one than
+# there is, and unwind the stack at each malloc().
+most=1000000 soon=20
+test_have_prereq SANITIZED && most=unlimited soon=300
 
 # refused CODE PATTERN COMMAND...: soon, within bounds, and in words.
 refused() {
 	want=$1 pattern=$2
 	shift 2
 	# shellcheck disable=SC3045 # all shells that are used have it
-	(ulimit -v "$most" && expect_code "$want" run_timeout 20 "$@") 2>err >out
+	(ulimit -v "$most" && expect_code "$want" run_timeout "$soon" "$@") \
+		2>err >out
 	rc=$?
 	cat out err
 	test "$rc" = 0 && cat out err | grep -e "$pattern"

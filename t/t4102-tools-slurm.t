@@ -96,7 +96,7 @@ test_expect_success 'so does scancel' '
 	test "$SLURM_PROCID" != 1 || exec sleep 60
 	exec "$@"
 	END
-	chmod +x stuck &&
+	chmod +x stuck && rm -rf many &&
 	{ in_cluster srun --mpi=none -J limited -N2 -n2 ./stuck ./fsdp-reshard \
 		-w 3 src many >out 2>err & } && pid=$! &&
 	wait_for 60 eval "test -d .tmp-many-*.ranks" &&
