@@ -370,13 +370,12 @@ fsdp_status_t catalog_add_crcs(catalog_t *cat, uint32_t file, uint64_t num,
         return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: too many checksums",
                               entry->path);
     }
-    if (num > 0 && !GROW(cat, crcs, num_crcs, max_crcs, num)) {
+    /* One more: there is an array, to which places are relative, for none. */
+    if (!GROW(cat, crcs, num_crcs, max_crcs, num + 1)) {
         return no_memory(cat, err);
     }
 
-    if (num > 0) {
-        memset(cat->crcs + cat->num_crcs, 0, num * sizeof(*cat->crcs));
-    }
+    memset(cat->crcs + cat->num_crcs, 0, num * sizeof(*cat->crcs));
     entry->crc_first = (uint32_t)cat->num_crcs;
     entry->crc_count = (uint32_t)num;
     cat->num_crcs += num;

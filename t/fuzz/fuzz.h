@@ -17,7 +17,7 @@ const char *fuzz_file(const uint8_t *data, size_t size);
 
 /**
  * Do with a checkpoint what programs do: open it, look at all it has, read
- * some of each tensor, verify it.
+ * some of each tensor, convert it, verify it.
  *
  * @param recipe    Of LOCAL checkpoints, or NULL.
  * @param manifest  To compare it with, or NULL.
