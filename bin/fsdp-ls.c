@@ -18,6 +18,7 @@
 #include "lib/util/json_text.h"
 #include "lib/util/select.h"
 #include "lib/util/size.h"
+#include "lib/util/slice.h"
 
 #define FDS_OTHER 8 /* that a reader needs beside the shard files */
 #define BUFFER    (4u << 20)
@@ -274,7 +275,42 @@ static void add_tensor_cells(table_t *table, const fsdp_ckpt_tensor_t *tensor)
     free(shape);
 }
 
-static void add_piece_rows(const list_t *list, table_t *table, uint64_t t)
+/* Whether a piece of a chosen tensor is a box. */
+static bool has_boxes(const list_t *list)
+{
+    fsdp_ckpt_tensor_t tensor;
+    fsdp_ckpt_piece_t piece;
+
+    for (size_t i = 0; i < list->num; i++) {
+        fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
+        for (uint32_t p = 0; p < tensor.num_pieces; p++) {
+            fsdp_ckpt_get_piece(list->ckpt, list->tensors[i], p, &piece);
+            if (piece.start != NULL) {
+                return true;
+            }
+        }
+    }
+
+    return false;
+}
+
+/* "[0:2, 4:8]"; nothing for a piece that is a range. */
+static void add_box_cell(table_t *table, const fsdp_ckpt_tensor_t *tensor,
+                         const fsdp_ckpt_piece_t *piece)
+{
+    slice_t slice = {.ndim = tensor->ndim};
+    char text[SLICE_TEXT_MAX] = "";
+
+    for (uint32_t d = 0; d < tensor->ndim && piece->start != NULL; d++) {
+        slice.lo[d] = piece->start[d];
+        slice.hi[d] = piece->start[d] + piece->counts[d];
+    }
+    table_cell(table, "%s",
+               (piece->start != NULL) ? slice_format(&slice, text) : text);
+}
+
+static void add_piece_rows(const list_t *list, table_t *table, bool boxes,
+                           uint64_t t)
 {
     fsdp_ckpt_tensor_t tensor;
     fsdp_ckpt_piece_t piece;
@@ -285,6 +321,9 @@ static void add_piece_rows(const list_t *list, table_t *table, uint64_t t)
         fsdp_ckpt_get_piece(list->ckpt, t, p, &piece);
         for (int blank = 0; p > 0 && blank < 4; blank++) {
             table_cell(table, "%s", "");
+        }
+        if (boxes) {
+            add_box_cell(table, &tensor, &piece);
         }
         table_cell(table, "%" PRIu64, piece.first);
         table_cell(table, "%" PRIu64, piece.count);
@@ -328,6 +367,17 @@ static void print_tensors(const list_t *list)
         {"FILE",   false},
         {"OFFSET", true },
     };
+    static const table_column_t with_boxes[] = {
+        {"TENSOR", false},
+        {"DTYPE",  false},
+        {"SHAPE",  false},
+        {"BYTES",  true },
+        {"BOX",    false},
+        {"FIRST",  true },
+        {"COUNT",  true },
+        {"FILE",   false},
+        {"OFFSET", true },
+    };
     static const table_column_t stats[] = {
         {"TENSOR", false},
         {"DTYPE",  false},
@@ -348,15 +398,17 @@ static void print_tensors(const list_t *list)
         {"PIECES", true },
     };
     const settings_t *set = list->set;
-    table_t *table = set->pieces  ? table_create(pieces, 8)
-                     : set->stats ? table_create(stats, 10)
-                                  : table_create(plain, 5);
+    bool boxes = set->pieces && has_boxes(list);
+    table_t *table = boxes         ? table_create(with_boxes, 9)
+                     : set->pieces ? table_create(pieces, 8)
+                     : set->stats  ? table_create(stats, 10)
+                                   : table_create(plain, 5);
 
     for (size_t i = 0; i < list->num; i++) {
         fsdp_ckpt_tensor_t tensor;
 
         if (set->pieces) {
-            add_piece_rows(list, table, list->tensors[i]);
+            add_piece_rows(list, table, boxes, list->tensors[i]);
         } else if (set->stats) {
             add_stats_row(list, table, i);
         } else {
@@ -495,17 +547,34 @@ static json_t *json_count(uint64_t number)
     return json_integer((json_int_t)number);
 }
 
-static json_t *json_pieces(const list_t *list, uint64_t t, uint32_t num)
+static json_t *json_counts(const uint64_t *numbers, uint32_t num)
 {
     json_t *all = json_array();
 
-    for (uint32_t p = 0; p < num; p++) {
+    for (uint32_t i = 0; i < num; i++) {
+        cli_json_append(all, json_count(numbers[i]));
+    }
+
+    return all;
+}
+
+static json_t *json_pieces(const list_t *list, uint64_t t,
+                           const fsdp_ckpt_tensor_t *tensor)
+{
+    json_t *all = json_array();
+
+    for (uint32_t p = 0; p < tensor->num_pieces; p++) {
         json_t *item = json_object();
         fsdp_ckpt_piece_t piece;
 
         fsdp_ckpt_get_piece(list->ckpt, t, p, &piece);
         cli_json_set(item, "first", json_count(piece.first));
         cli_json_set(item, "count", json_count(piece.count));
+        if (piece.start != NULL) {
+            cli_json_set(item, "start", json_counts(piece.start, tensor->ndim));
+            cli_json_set(item, "shape",
+                         json_counts(piece.counts, tensor->ndim));
+        }
         cli_json_set(item, "file", cli_json_text(piece.file));
         cli_json_set(item, "offset", json_count(piece.offset));
         if (piece.encoded > 0) {
@@ -534,23 +603,20 @@ static json_t *json_stats(const stats_t *stats)
 
 static json_t *json_tensor(const list_t *list, size_t i)
 {
-    json_t *item = json_object(), *shape = json_array();
+    json_t *item = json_object();
     fsdp_ckpt_tensor_t tensor;
 
     fsdp_ckpt_get_tensor(list->ckpt, list->tensors[i], &tensor);
-    for (uint32_t d = 0; d < tensor.ndim; d++) {
-        cli_json_append(shape, json_count(tensor.dims[d]));
-    }
     cli_json_set(item, "name", cli_json_text(tensor.name));
     cli_json_set(item, "dtype", cli_json_text(fsdp_dtype_name(tensor.dtype)));
-    cli_json_set(item, "shape", shape);
+    cli_json_set(item, "shape", json_counts(tensor.dims, tensor.ndim));
     cli_json_set(item, "bytes", json_count(tensor.bytes));
     if (tensor.unit != NULL) {
         cli_json_set(item, "unit", cli_json_text(tensor.unit));
     }
     cli_json_set(item, "pieces",
                  list->set->pieces
-                     ? json_pieces(list, list->tensors[i], tensor.num_pieces)
+                     ? json_pieces(list, list->tensors[i], &tensor)
                      : json_count(tensor.num_pieces));
     if (list->stats != NULL) {
         cli_json_set(item, "stats", json_stats(&list->stats[i]));

@@ -105,4 +105,13 @@ test_expect_success PYTHON_H5PY 'notes of the source, and values that lie in no 
 	fsdp-ls --values "full[9:11]" full.safetensors >out && grep "^7  7$" out
 '
 
+test_expect_success 'pieces that are boxes are shown as such' '
+	fsdp-ls -l grid "model/$fc" | tr -s " " >out &&
+	grep "BYTES BOX FIRST COUNT FILE OFFSET$" out &&
+	grep "^ \[32:64, 128:256\] 8320 4096 __3_0.distcp [0-9]*$" out &&
+	fsdp-ls -l --json grid "model/$fc" | tr -d " \n" >out &&
+	grep "\"first\":8320,\"count\":4096,\"start\":\[32,128\],\"shape\":\[32,128\]," \
+		out && fsdp-ls -l four "model/$fc" >out && ! grep BOX out
+'
+
 test_done
