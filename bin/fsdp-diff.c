@@ -329,6 +329,7 @@ static int compare(settings_t *set)
         return FSDP_EXIT_TROUBLE;
     }
 
+    tool_warn_recipe(result.recipe_unused);
     if (set->tool.json && !set->tool.quiet) {
         print_json(&gather, &result);
     } else if (!set->tool.quiet) {

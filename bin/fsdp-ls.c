@@ -759,6 +759,7 @@ static int list_checkpoint(settings_t *set)
 
     fsdp_ckpt_get_info(list.ckpt, &list.info);
     warn_of_open_files(&list);
+    tool_warn_recipe(list.info.recipe_unused);
     for (uint64_t n = 0; n < list.info.num_notes; n++) {
         cli_message("warning: %s", fsdp_ckpt_get_note(list.ckpt, n));
     }

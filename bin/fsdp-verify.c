@@ -267,6 +267,7 @@ static int verify(settings_t *set)
                                   &ranks, add_finding, &gather, &result, &err);
     }
     progress_end();
+    tool_warn_recipe(result.recipe_unused);
     if (status == FSDP_OK && set->tool.json && !set->tool.quiet) {
         print_json(&gather, &result);
     } else if (status == FSDP_OK && !set->tool.quiet) {

@@ -278,6 +278,14 @@ int tool_fail(const tool_t *tool, const fsdp_error_t *err)
     return cli_fail(err);
 }
 
+void tool_warn_recipe(bool unused)
+{
+    if (unused) {
+        cli_message("warning: there are no flat parameters: --recipe was not "
+                    "needed");
+    }
+}
+
 fsdp_status_t tool_no_tensor(const fsdp_ckpt_t *ckpt, const char *pattern,
                              fsdp_error_t *err)
 {

@@ -73,6 +73,9 @@ __attribute__((format(printf, 4, 5))) void tool_line(const tool_t *tool,
  * ranks know is said by the first. */
 int tool_fail(const tool_t *tool, const fsdp_error_t *err);
 
+/* Say that the recipe that was given had no use. */
+void tool_warn_recipe(bool unused);
+
 /* The error that no tensor's name fits a pattern, with the nearest one. */
 fsdp_status_t tool_no_tensor(const fsdp_ckpt_t *ckpt, const char *pattern,
                              fsdp_error_t *err);

@@ -132,6 +132,7 @@ typedef struct {
     /* What whoever opens it knows besides: path of a file that says which
      * parameters flat ones are made of, or NULL.  Set before format_open(). */
     const char *recipe;
+    bool recipe_used; /* there are flat parameters, and it says of what */
     uint64_t digest_model[2], digest_optim[2];
     bool has_digest_model, has_digest_optim;
 

@@ -533,6 +533,11 @@ static void pass_notes(const convert_t *convert, const catalog_t *cat)
         config->note((text != NULL) ? text : "note", config->note_arg);
         free(text);
     }
+    if (config->note != NULL && cat->recipe != NULL && !cat->recipe_used) {
+        config->note("note: the source has no flat parameters: the recipe was "
+                     "not needed",
+                     config->note_arg);
+    }
 }
 
 /* Everything up to the plan. */

@@ -339,6 +339,8 @@ static fsdp_status_t run_diff(diff_t *diff, fsdp_error_t *err)
                                      &diff->ckpts[side], err));
         fsdp_ckpt_get_info(diff->ckpts[side], &diff->infos[side]);
         diff->result.steps[side] = diff->infos[side].step;
+        diff->result.recipe_unused = diff->infos[side].recipe_unused &&
+                                     (side == 0 || diff->result.recipe_unused);
         open.num_rules = open.num_set = 0; /* of the first one only */
     }
     for (size_t i = 0; i < diff->select.num_include; i++) {

@@ -88,6 +88,8 @@ typedef struct {
     const char *meta_json; /* what the writer kept beside the tensors: one
                               JSON object, "{}" if nothing */
     uint64_t num_notes;
+    bool recipe_unused; /* a recipe was given, but there are no flat parameters
+                           that it could be of */
 } fsdp_ckpt_info_t;
 
 typedef struct {
@@ -450,6 +452,7 @@ typedef struct {
     uint64_t stale_files;      /* beside it, of an earlier save there, as some
                                   writers leave them */
     uint64_t stale_bytes;
+    bool recipe_unused; /* as in fsdp_ckpt_info_t: of the last one */
 } fsdp_ckpt_verify_result_t;
 
 /**
@@ -594,6 +597,7 @@ typedef struct {
     uint64_t bytes;
     double seconds;
     int64_t steps[2]; /* of what was opened; -1: it has none */
+    bool recipe_unused; /* as in fsdp_ckpt_info_t: by neither of them */
 } fsdp_ckpt_diff_result_t;
 
 /* Compare the values of two checkpoints of any formats and shardings.

@@ -14,6 +14,7 @@
 struct fsdp_ckpt {
     catalog_t cat;
     uint64_t bytes; /* of all tensors */
+    bool recipe_unused;
     rules_stages_t stages;
     cut_t cut;
     bool rules_checked; /* what rules took checksums from */
@@ -49,6 +50,7 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
     catalog_init(&ckpt->cat);
     ckpt->cat.recipe = config->recipe;
     status = format_open(path, &ckpt->cat, err);
+    ckpt->recipe_unused = config->recipe != NULL && !ckpt->cat.recipe_used;
     if (status == FSDP_OK) {
         status = rules_use(&use, &ckpt->cat, &ckpt->stages, err);
     }
@@ -107,6 +109,7 @@ void fsdp_ckpt_get_info(const fsdp_ckpt_t *ckpt, fsdp_ckpt_info_t *info_p)
         .bytes = ckpt->bytes,
         .shows = cat->shows,
         .num_notes = cat->num_notes,
+        .recipe_unused = ckpt->recipe_unused,
         .step = cat->step,
         .mesh = cat->mesh,
         .meta_json = cat->meta,

@@ -326,6 +326,8 @@ static fsdp_status_t open_whole(verify_t *verify, const char *path,
     status = format_open(path, cat, &why);
 
     *whole_p = status == FSDP_OK;
+    verify->result.recipe_unused =
+        *whole_p && cat->recipe != NULL && !cat->recipe_used;
     if (status == FSDP_ERR_NOT_FOUND) {
         if (err != NULL) {
             *err = why; /* nothing that could be damaged */

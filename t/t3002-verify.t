@@ -305,4 +305,16 @@ test_expect_success 'a file of another set of safetensors is found' '
 	grep "^set/model-00009-of-00009.safetensors: is no part of the checkpoint$" out
 '
 
+test_expect_success 'a recipe that is not needed is no finding, but told' '
+	echo "{}" >recipe.json && set -- --recipe recipe.json &&
+	fsdp-verify "$@" good/$step >out 2>err && grep "^good: " out &&
+	grep "^fsdp-verify: warning: .* --recipe was not needed$" err &&
+	fsdp-ls "$@" good "*.wte.weight[0:1]" >out 2>err &&
+	grep "^fsdp-ls: warning: .* --recipe was not needed$" err &&
+	fsdp-diff "$@" good good >out 2>err &&
+	grep "^fsdp-diff: warning: .* --recipe was not needed$" err &&
+	fsdp-convert "$@" --dry-run good other >out 2>&1 &&
+	grep "^note: .* the recipe was not needed$" out
+'
+
 test_done

@@ -106,6 +106,7 @@ static fsdp_status_t read_recipe(local_t *local)
     }
 
     FSDP_TRY(io_read_file(path, RECIPE_MAX, &text, &size, local->err));
+    local->reader->cat->recipe_used = true;
     local->recipe = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
     free(text);
     if (!json_is_object(local->recipe)) {
