@@ -455,21 +455,24 @@ static fsdp_ckpt_format_t choose_format(const settings_t *set)
     return FSDP_CKPT_HDF5;
 }
 
+static bool keeps(const settings_t *set, fsdp_ckpt_keeps_t what)
+{
+    return (fsdp_ckpt_format_keeps(set->convert.format) & what) != 0;
+}
+
 /* Formats of one file, or a file a tensor, are the same for any ranks: an
  * option for them would be lost. */
-static fsdp_status_t check_mesh_options(const settings_t *set, bool is_dcp,
+static fsdp_status_t check_mesh_options(const settings_t *set,
                                         fsdp_error_t *err)
 {
     fsdp_ckpt_format_t format = set->convert.format;
-    bool has_ranks =
-        format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_LLMC || is_dcp;
     const char *lost = NULL;
 
-    if (set->convert.files > 0 && format != FSDP_CKPT_HDF5) {
+    if (set->convert.files > 0 && !keeps(set, FSDP_CKPT_KEEPS_FILES)) {
         lost = "--files";
-    } else if (set->world > 0 && !has_ranks) {
+    } else if (set->world > 0 && !keeps(set, FSDP_CKPT_KEEPS_RANKS)) {
         lost = "--world";
-    } else if (set->has_strategy && !has_ranks) {
+    } else if (set->has_strategy && !keeps(set, FSDP_CKPT_KEEPS_RANKS)) {
         lost = "--strategy";
     }
     if (lost != NULL && !set->convert.shows) {
@@ -492,16 +495,12 @@ static fsdp_status_t choose_mesh(settings_t *set, const fsdp_ckpt_info_t *info,
     fsdp_strategy_t strategy = set->strategy;
     uint32_t shard = set->shard;
 
-    bool is_dcp = set->convert.format == FSDP_CKPT_DCP ||
-                  set->convert.format == FSDP_CKPT_DCP_HF;
-
-    FSDP_TRY(check_mesh_options(set, is_dcp, err));
-    if (set->convert.format != FSDP_CKPT_HDF5 && !is_dcp &&
-        set->convert.format != FSDP_CKPT_LLMC) {
+    FSDP_TRY(check_mesh_options(set, err));
+    if (!keeps(set, FSDP_CKPT_KEEPS_RANKS)) {
         return FSDP_OK;
     }
 
-    if (is_dcp) {
+    if (keeps(set, FSDP_CKPT_KEEPS_ROWS)) {
         if (set->has_strategy && strategy != FSDP_STRATEGY_CHUNK) {
             return fsdp_error_set(
                 err, FSDP_ERR_CONFIG,
@@ -569,12 +568,6 @@ static char *choose_target(const settings_t *set, int64_t step)
 
 /* --- Results -------------------------------------------------------------- */
 
-static bool keeps_step(fsdp_ckpt_format_t format)
-{
-    return format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_HDF5_FILE ||
-           format == FSDP_CKPT_UNIVERSAL || format == FSDP_CKPT_LLMC;
-}
-
 static void print_json(const settings_t *set,
                        const fsdp_ckpt_convert_result_t *result)
 {
@@ -637,7 +630,7 @@ static void print_text(const settings_t *set, const fsdp_ckpt_info_t *source,
     char *from = tool_summary(source), *to;
     char size[SIZE_TEXT_MAX];
 
-    if (keeps_step(convert->format)) {
+    if (keeps(set, FSDP_CKPT_KEEPS_STEP)) {
         info.step = source->step;
     }
     to = tool_summary(&info);
@@ -715,7 +708,7 @@ static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
 {
     fsdp_ckpt_format_t format = set->convert.format;
     json_t *meta = json_text_parse(source->meta_json);
-    bool has_step = source->step >= 0 && !keeps_step(format);
+    bool has_step = source->step >= 0 && !keeps(set, FSDP_CKPT_KEEPS_STEP);
     bool has_meta;
     char *text;
 
@@ -725,8 +718,7 @@ static void note_lost(settings_t *set, const fsdp_ckpt_info_t *source)
     }
     has_meta = json_object_size(meta) > 0;
     json_decref(meta);
-    if (format == FSDP_CKPT_HDF5 || format == FSDP_CKPT_HDF5_FILE ||
-        (!has_step && !has_meta)) {
+    if (keeps(set, FSDP_CKPT_KEEPS_META) || (!has_step && !has_meta)) {
         return;
     }
 

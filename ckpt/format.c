@@ -51,6 +51,13 @@ const char *fsdp_ckpt_format_name(fsdp_ckpt_format_t id)
     return (format != NULL) ? format->name : "unknown";
 }
 
+unsigned fsdp_ckpt_format_keeps(fsdp_ckpt_format_t id)
+{
+    const format_t *format = format_get(id);
+
+    return (format != NULL) ? format->keeps : FSDP_CKPT_KEEPS_NONE;
+}
+
 bool fsdp_ckpt_format_parse(const char *text, fsdp_ckpt_format_t *format_p)
 {
     for (size_t i = 0; i < NUM_FORMATS; i++) {

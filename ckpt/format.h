@@ -62,6 +62,7 @@ typedef struct {
     bool has_crcs;  /* files keep a table of block checksums */
     bool has_kinds; /* names carry their kind: "model/…", "optim/…/…" */
     bool has_boxes; /* pieces may be dense boxes */
+    unsigned keeps; /* flags of fsdp_ckpt_keeps_t */
 
     /**
      * Make one file: with room for its pieces, nothing else known yet.

@@ -157,6 +157,19 @@ FSDP_API const char *fsdp_ckpt_format_name(fsdp_ckpt_format_t format);
 FSDP_API bool fsdp_ckpt_format_parse(const char *text,
                                      fsdp_ckpt_format_t *format_p);
 
+/* What a format has a place for, beside tensors and values. */
+typedef enum {
+    FSDP_CKPT_KEEPS_NONE = 0,
+    FSDP_CKPT_KEEPS_STEP = 1 << 0,  /* the number of the step */
+    FSDP_CKPT_KEEPS_META = 1 << 1,  /* what else a source has in metadata */
+    FSDP_CKPT_KEEPS_RANKS = 1 << 2, /* which rank has what */
+    FSDP_CKPT_KEEPS_ROWS = 1 << 3,  /* and that is rows, or boxes, only */
+    FSDP_CKPT_KEEPS_FILES = 1 << 4  /* any number of them for its ranks */
+} fsdp_ckpt_keeps_t;
+
+/* Flags of fsdp_ckpt_keeps_t. */
+FSDP_API unsigned fsdp_ckpt_format_keeps(fsdp_ckpt_format_t format);
+
 /* --- Reading -------------------------------------------------------------- */
 
 /**

@@ -785,6 +785,7 @@ const format_t format_dcp = {
     .is_dir = true,
     .has_crcs = true,
     .has_boxes = true,
+    .keeps = FSDP_CKPT_KEEPS_RANKS | FSDP_CKPT_KEEPS_ROWS,
     .create = dcp_create,
     .finish = dcp_finish,
 };

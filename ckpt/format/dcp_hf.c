@@ -416,5 +416,6 @@ const format_t format_dcp_hf = {
     .open = dcp_hf_open,
     .is_dir = true,
     .has_boxes = true,
+    .keeps = FSDP_CKPT_KEEPS_RANKS | FSDP_CKPT_KEEPS_ROWS,
     .create = safetensors_create,
 };

@@ -246,6 +246,8 @@ const format_t format_hdf5 = {
     .is_dir = true,
     .has_crcs = true,
     .has_kinds = true,
+    .keeps = FSDP_CKPT_KEEPS_STEP | FSDP_CKPT_KEEPS_META | FSDP_CKPT_KEEPS_RANKS |
+             FSDP_CKPT_KEEPS_FILES,
     .create = hdf5_shard_create,
     .finish = hdf5_index_finish,
 };

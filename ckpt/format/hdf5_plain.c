@@ -985,5 +985,6 @@ const format_t format_hdf5_file = {
     .open = open_checkpoint,
     .has_crcs = true,
     .has_kinds = true,
+    .keeps = FSDP_CKPT_KEEPS_STEP | FSDP_CKPT_KEEPS_META,
     .create = hdf5_plain_create,
 };

@@ -824,6 +824,7 @@ const format_t format_llmc = {
     .probe = probe,
     .open = open_llmc,
     .is_dir = true,
+    .keeps = FSDP_CKPT_KEEPS_STEP | FSDP_CKPT_KEEPS_RANKS,
     .create = llmc_create,
     .finish = llmc_finish,
 };

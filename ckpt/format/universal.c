@@ -554,6 +554,7 @@ const format_t format_universal = {
     .open = open_universal,
     .is_dir = true,
     .has_crcs = true,
+    .keeps = FSDP_CKPT_KEEPS_STEP,
     .create = universal_create,
     .finish = universal_finish,
 };
