@@ -67,12 +67,12 @@ typedef struct {
     uint32_t swap_round;
     int odd_rank;    /* this rank has another shape */
     uint64_t poison; /* step with a NaN */
-    const char *save, *load;
+    const char *save, *load, *user;
     bool weights_only;
 } settings_t;
 
 enum { OPT_SWAP = 256, OPT_SWAP_ROUND, OPT_ODD, OPT_POISON, OPT_MAX_NORM,
-       OPT_RESHARD_ROOT, OPT_SYNC_SAVE, OPT_WEIGHTS };
+       OPT_RESHARD_ROOT, OPT_SYNC_SAVE, OPT_USER, OPT_WEIGHTS };
 
 static const struct argp_option options[] = {
     {"strategy",      's',              "NAME", 0, "none, grad-op, full, hybrid:F", 0},
@@ -92,6 +92,7 @@ static const struct argp_option options[] = {
     {"poison",        OPT_POISON,       "STEP", 0, "Has a NaN",                     0},
     {"save",          'S',              "DIR",  0, "Save at the end of each step",  0},
     {"sync-save",     OPT_SYNC_SAVE,    0,      0, "Without a staged copy",         0},
+    {"user",          OPT_USER,         "JSON", 0, "Keep it with each save",        0},
     {"load",          'L',              "PATH", 0, "Load first",                    0},
     {"weights-only",  OPT_WEIGHTS,      0,      0, "Load no optimizer state",       0},
     {0}
@@ -156,6 +157,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPT_SYNC_SAVE:
         set->config.async_save = false;
+        return 0;
+    case OPT_USER:
+        set->user = text;
         return 0;
     case 'L':
         set->load = text;
@@ -594,7 +598,7 @@ static void save(toy_t *toy)
     fsdp_save_config_t config = FSDP_SAVE_CONFIG_INIT;
 
     config.dir = toy->set->save;
-    config.user_json = "{\"toy\": [1, 2, 3]}";
+    config.user_json = toy->set->user;
     TRY(toy, fsdp_save_start(toy->fsdp, &config, &toy->err));
 }
 
@@ -712,6 +716,7 @@ int main(int argc, char **argv)
                               "Run a toy model under mpirun or alone.", 0, 0,
                               0};
     settings_t set = {.config = FSDP_CONFIG_INIT, .steps = 3,
+                      .user = "{\"toy\": [1, 2, 3]}",
                       .swap_rank = NO_RANK, .odd_rank = NO_RANK, .max_norm = 1.0};
     fsdp_job_config_t job_config = FSDP_JOB_CONFIG_INIT;
     toy_t toy = {.set = &set};

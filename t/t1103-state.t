@@ -48,6 +48,12 @@ test_expect_success MPI 'without a staged copy the same' '
 	first 4 -s hybrid:2 --sync-save && rest 3 -s full
 '
 
+test_expect_success 'a NUL in what the program keeps' '
+	rm -rf nul && "$toy" -n 1 -S nul --user "{\"a\": \"b\\u0000c\"}" &&
+	"$toy" -n 0 -L nul >nul.out &&
+	grep -F "loaded step 1 user {\"a\":\"b\\u0000c\"}" nul.out
+'
+
 test_expect_success 'a checkpoint of another step by its own name' '
 	"$toy" -g 12 -n 3 -L ckpt/step-00000001 >one.out &&
 	grep "^loaded step 1 " one.out &&

@@ -380,7 +380,7 @@ static fsdp_status_t make_meta(const fsdp_t *fsdp, const char *user_json,
     json_error_t error;
 
     if (user_json != NULL) {
-        user = json_loads(user_json, 0, &error);
+        user = json_loads(user_json, JSON_ALLOW_NUL, &error);
         if (user == NULL || !json_is_object(user)) {
             json_decref(user);
             return fsdp_error_set(
