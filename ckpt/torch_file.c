@@ -34,6 +34,15 @@ static fsdp_status_t bad(const torch_file_t *file, const char *why,
     return fsdp_error_set(err, FSDP_ERR_CORRUPT, "%s: %s", file->path, why);
 }
 
+static fsdp_status_t big_endian(const torch_file_t *file, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                          "%s: was written on a big-endian machine: such files "
+                          "are not read here: torch.load() it and torch.save() "
+                          "it again on this one",
+                          file->path);
+}
+
 bool torch_file_probe(const unsigned char *head)
 {
     return memcmp(head, "PK\3\4", 4) == 0 ||
@@ -82,10 +91,7 @@ static fsdp_status_t check_order(const torch_file_t *file, int fd,
         FSDP_TRY(zip_read(fd, file->path, entry, text, err));
     }
     if (strcmp(text, "big") == 0) {
-        return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                              "%s: was written on a big-endian machine: such "
-                              "files are not read here",
-                              file->path);
+        return big_endian(file, err);
     }
     return (strcmp(text, "little") == 0)
                ? FSDP_OK
@@ -200,10 +206,7 @@ static fsdp_status_t read_head(const torch_file_t *file, int fd, uint64_t *at_p,
 
     return (status != FSDP_OK || little != 0)
                ? status
-               : fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                "%s: was written on a big-endian machine: "
-                                "such files are not read here",
-                                file->path);
+               : big_endian(file, err);
 }
 
 /* Bytes of a storage, from what the object says of it. */

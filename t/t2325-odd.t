@@ -7,7 +7,7 @@ test_description='state dicts with odd things in them, by PyTorch'
 want_torch 'import torch'
 
 test_expect_success TORCH 'made by PyTorch' '
-	mkdir zero plain beside ranks && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
+	mkdir zero plain beside ranks models && "$FSDP_TORCH_PYTHON" -W ignore - <<-\EOF
 	import torch
 	def save(name, **state):
 	    torch.save(state, name + ".pt")
@@ -24,6 +24,8 @@ test_expect_success TORCH 'made by PyTorch' '
 	save("twice-2", w=w, d={1: w + 1, "1": w})
 	torch.save({"a.b": w, "c": w, "a": {"b": w + 1}}, "twice-3.pt")
 	torch.save({"c": w, "a.b": w, "a": {"b": 5}}, "twice-4.pt")
+	for number, name in enumerate(("", "_1", "_fsdp_2", "_12")):
+	    save("models/pytorch_model" + name, w=w + number)
 	for rank in 0, 1:
 	    save(f"ranks/model_world_size_2_rank_{rank}", x=w, y=w if rank == 0
 	         else w + 1, z=w)
@@ -99,6 +101,25 @@ test_expect_success TORCH 'what is tied in one rank alone is not tied' '
 	fsdp-ls ranks >out && grep "^model.z is tied to model.x" out && ! grep "y is" out &&
 	fsdp-ls --values rank_1.model.y ranks >out && grep "2  *2" out &&
 	fsdp-ls --values rank_0.model.y ranks >out && grep "1  *1" out
+'
+
+test_expect_success TORCH 'the second model of accelerate is none of the first' '
+	fsdp-ls models >out && for name in model model_1 model_2 model_12; do
+		grep "^$name\.w  *f32" out || return 1
+	done &&
+	fsdp-ls --values model_1.w models >out && grep "2  *2" out
+'
+
+test_expect_success 'the other byte order is refused with its cure' '
+	python3 - <<-\EOF &&
+	import zipfile
+	with zipfile.ZipFile("big.pt", "w") as z:
+	    z.writestr("big/data.pkl", b"\x80\x02}.")
+	    z.writestr("big/byteorder", "big")
+	    z.writestr("big/version", "3\n")
+	EOF
+	expect_code 2 fsdp-ls big.pt 2>err &&
+	grep "big-endian machine: .*torch.save() it again" err
 '
 
 test_expect_success TORCH 'a list of which a distributed checkpoint has parts' '

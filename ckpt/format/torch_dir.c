@@ -16,6 +16,8 @@
 #include "lib/util/check.h"
 #include "lib/util/io.h"
 
+#define PYTORCH_MODEL "pytorch_model"
+
 enum { MAX_MEMBERS = 1 << 20 };
 
 static bool has_extension(const char *name)
@@ -137,6 +139,22 @@ static bool is_numbered_part(const char *name)
            isdigit((unsigned char)of[4]);
 }
 
+/* Of what accelerate calls pytorch_model or pytorch_model_fsdp, the second of
+ * them with _1 behind it; and transformers the parts of one model. */
+static char *model_prefix(const char *name, size_t size)
+{
+    const char *rest = name + strlen(PYTORCH_MODEL), *end = name + size;
+    uint32_t number;
+
+    if (is_numbered_part(name)) {
+        return strdup("");
+    }
+    rest += (strncmp(rest, "_fsdp", 5) == 0) ? 5 : 0;
+    return (rest[0] == '_' && number_before(rest, end, &number) == rest + 1)
+               ? io_path("model%.*s.", (int)(end - rest), rest)
+               : strdup("model.");
+}
+
 static bool add_member(torch_dir_t *dir, const char *name)
 {
     torch_member_t member = {.name = strdup(name)};
@@ -147,8 +165,8 @@ static bool add_member(torch_dir_t *dir, const char *name)
     if (larger != NULL) {
         dir->members = larger;
     }
-    if (size >= 13 && strncmp(name, "pytorch_model", 13) == 0) {
-        member.prefix = strdup(is_numbered_part(name) ? "" : "model.");
+    if (strncmp(name, PYTORCH_MODEL, strlen(PYTORCH_MODEL)) == 0) {
+        member.prefix = model_prefix(name, size);
     } else {
         member.prefix =
             (size > 0) ? io_path("%.*s.", (int)size, name) : strdup("");
