@@ -83,7 +83,8 @@ test_expect_success PYTHON_H5PY 'each rank has its part of each layer' '
 '
 
 test_expect_success 'for another number of ranks the state says where it stands' '
-	refused 2 "give it with --set rng_state=N" -w 2 four &&
+	refused 2 "give it with --set rng_state=N --set current_shard_idx=N --set current_sample_idx=N" \
+		-w 2 four &&
 	fsdp-convert --to llmc -w 2 $position four two >out &&
 	fsdp-convert --to llmc -w 4 $position two again >out &&
 	diff -r four again &&
@@ -112,7 +113,7 @@ test_expect_success 'what llm.c has no place for is named' '
 	set -- --rules gpt2-llmc --set vocab_size=300 --set num_heads=4 $position &&
 	refused 2 "tensor model/temperature is none of llm.c" "$@" made &&
 	refused 2 "rules gpt2-llmc gives" gpt2.h5 &&
-	refused 2 "set num_heads=N" --rules gpt2-llmc gpt2.h5 &&
+	refused 2 "set num_heads=N --set vocab_size=N --set rng_state=N" --rules gpt2-llmc gpt2.h5 &&
 	refused 2 "set vocab_size=N" --rules gpt2-llmc --set n_head=4 gpt2.h5 &&
 	refused 2 "are no model" "$@" --set num_heads=5 gpt2.h5 &&
 	refused 2 "are no model" "$@" --set vocab_size=385 gpt2.h5 &&

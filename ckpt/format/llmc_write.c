@@ -83,20 +83,41 @@ static bool dims_of(const model_t *model, const char *name, uint32_t ndim,
     return false;
 }
 
-static fsdp_status_t need_value(const char *name, fsdp_error_t *err)
+/* What the headers hold and nothing tells, as " --set NAME=N" each. */
+typedef struct {
+    char text[200];
+    size_t used;
+} missing_t;
+
+static void need_value(missing_t *missing, const char *name)
 {
-    return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                          "the header of llm.c holds %s, which the source does "
-                          "not tell: give it with --set %s=N",
-                          name, name);
+    size_t left = sizeof(missing->text) - missing->used;
+    int n = snprintf(missing->text + missing->used, left, " --set %s=N", name);
+
+    missing->used += (n > 0 && (size_t)n < left) ? (size_t)n : 0;
+}
+
+static fsdp_status_t ask_for(const missing_t *missing, fsdp_error_t *err)
+{
+    return (missing->used == 0)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "the headers of llm.c hold what the source "
+                                "does not tell: give it with%s",
+                                missing->text);
+}
+
+static bool find_heads(const catalog_t *values, uint64_t *heads_p)
+{
+    return value_number(values, "num_heads", heads_p) ||
+           value_number(values, "n_head", heads_p) ||
+           value_number(values, "num_attention_heads", heads_p);
 }
 
 /* From shapes, and from values for what those do not tell. */
 static fsdp_status_t find_shape(model_t *model, const catalog_t *values,
                                 fsdp_error_t *err)
 {
-    static const char *const names[] = {"num_heads", "n_head",
-                                        "num_attention_heads"};
     llmc_shape_t *shape = &model->shape;
     const uint64_t *wte, *wpe, *norm;
 
@@ -114,15 +135,8 @@ static fsdp_status_t find_shape(model_t *model, const catalog_t *values,
     shape->channels = wte[1];
     shape->max_seq_len = wpe[0];
     shape->num_layers = norm[0];
-    for (int i = 0; i < 3 && shape->num_heads == 0; i++) {
-        (void)value_number(values, names[i], &shape->num_heads);
-    }
-    if (shape->num_heads == 0) {
-        return need_value(names[0], err);
-    }
-    if (!value_number(values, "vocab_size", &shape->vocab_size)) {
-        return need_value("vocab_size", err);
-    }
+    (void)find_heads(values, &shape->num_heads);
+    (void)value_number(values, "vocab_size", &shape->vocab_size);
 
     if (shape->num_heads > INT32_MAX || shape->padded_vocab_size > INT32_MAX ||
         shape->max_seq_len > INT32_MAX || shape->num_layers > INT32_MAX ||
@@ -318,29 +332,39 @@ static bool was_shuffled(const catalog_t *cat)
 }
 
 /* Values by themselves count, those that are given; then those of the rank. */
+static bool find_field(const catalog_t *cat, const json_t *said, uint32_t rank,
+                       int i, position_t *position)
+{
+    json_t *given = value_of(cat, fields[i]);
+    bool found = true;
+
+    if (get_number(given, &position->fields[i])) {
+        position->fields[i] += (i <= RNG_LAST) ? rank : 0;
+    } else if (i == RNG_LAST && said == NULL) {
+        position->fields[i] = position->fields[RNG];
+    } else {
+        found =
+            get_number(json_object_get(said, fields[i]), &position->fields[i]);
+    }
+    json_decref(given);
+    return found;
+}
+
 static fsdp_status_t find_position(const catalog_t *cat, uint32_t rank,
                                    uint32_t world, position_t *position,
                                    fsdp_error_t *err)
 {
     json_t *said = rank_value(cat, rank, world);
-    fsdp_status_t status = FSDP_OK;
+    missing_t missing = {.used = 0};
 
     position->shuffled = was_shuffled(cat);
-    for (int i = 0; i < NUM_FIELDS && status == FSDP_OK; i++) {
-        json_t *given = value_of(cat, fields[i]);
-
-        if (get_number(given, &position->fields[i])) {
-            position->fields[i] += (i <= RNG_LAST) ? rank : 0;
-        } else if (i == RNG_LAST && said == NULL) {
-            position->fields[i] = position->fields[RNG];
-        } else if (!get_number(json_object_get(said, fields[i]),
-                               &position->fields[i])) {
-            status = need_value(fields[i], err);
+    for (int i = 0; i < NUM_FIELDS; i++) {
+        if (!find_field(cat, said, rank, i, position)) {
+            need_value(&missing, fields[i]);
         }
-        json_decref(given);
     }
     json_decref(said);
-    return status;
+    return ask_for(&missing, err);
 }
 
 /* --- Layout --------------------------------------------------------------- */
@@ -510,13 +534,48 @@ static fsdp_status_t add_states(catalog_t *dst, const catalog_t *values,
     return add_shuffles(dst, world, err);
 }
 
+/* All that is to be given, at once. */
+static fsdp_status_t check_told(const catalog_t *dst, const catalog_t *values,
+                                uint32_t world, fsdp_error_t *err)
+{
+    json_t *said = rank_value(values, 0, world);
+    missing_t missing = {.used = 0};
+    position_t position = {.shuffled = false};
+    bool trained = false;
+    uint64_t number = 0;
+
+    for (uint64_t t = 0; t < dst->num_tensors && !trained; t++) {
+        trained = strncmp(dst->tensors[t].name, "m.", 2) == 0;
+    }
+    if (!find_heads(values, &number) || number == 0) {
+        need_value(&missing, "num_heads");
+    }
+    if (!value_number(values, "vocab_size", &number)) {
+        need_value(&missing, "vocab_size");
+    }
+    if (dst->step < 0 && trained) {
+        need_value(&missing, "step");
+    }
+    for (int i = 0; i < NUM_FIELDS && trained; i++) {
+        if (!find_field(values, said, 0, i, &position)) {
+            need_value(&missing, fields[i]);
+        }
+    }
+    json_decref(said);
+    return ask_for(&missing, err);
+}
+
 fsdp_status_t llmc_layout(catalog_t *dst, const catalog_t *values,
                           uint32_t world, fsdp_error_t *err)
 {
-    model_t model;
+    model_t model = {.cat = dst};
+    const uint64_t *dims;
     uint32_t file;
     char name[64];
 
+    if (dims_of(&model, "params.wte", 2, &dims)) { /* else look() says it */
+        FSDP_TRY(check_told(dst, values, world, err));
+    }
     FSDP_TRY(look(&model, dst, values, err));
     FSDP_TRY(check_rest(dst, err));
     FSDP_TRY(keep_told(dst, values, err));
@@ -524,7 +583,10 @@ fsdp_status_t llmc_layout(catalog_t *dst, const catalog_t *values,
         dst->step = 0; /* a model that was not trained here */
     }
     if (dst->step < 0 || dst->step > INT32_MAX) {
-        return need_value("step", err);
+        return fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                              "llm.c has no step %" PRId64
+                              ": give another one with --set step=N",
+                              dst->step);
     }
 
     snprintf(name, sizeof(name), LLMC_MODEL_NAME, dst->step);
