@@ -164,6 +164,7 @@ static fsdp_status_t check_spans(const convert_t *convert,
     }
     span_mark(src, used, wanted);
     span_keep_part(src, wanted, convert->rank, convert->world);
+    span_drop_passed(src, &convert->spans, wanted);
     status = span_check(src, wanted, convert->config->engine.jobs, NULL, NULL,
                         &result->bytes_read, err);
 err_free:
@@ -241,6 +242,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
                         .dst = &convert->dst,
                         .dst_dir = convert->dir,
                         .link = config->link,
+                        .spans = &convert->spans,
                         .options = config->engine};
 
     if (config->shows) {
@@ -248,6 +250,7 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     }
     FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
+    FSDP_TRY(span_sums_init(&convert->spans, &convert->src, err));
     if (convert->world > 1) {
         FSDP_TRY(engine_sums_init(&convert->sums, &convert->src, err));
         convert->total = plan_total(&convert->plan);
@@ -498,6 +501,7 @@ static void convert_free(convert_t *convert)
     free(convert->parent);
     plan_free(&convert->plan);
     engine_sums_free(&convert->sums);
+    span_sums_free(&convert->spans);
     target_lists_free(&convert->lists);
     cut_free(&convert->cut);
     rules_stages_free(&convert->stages);

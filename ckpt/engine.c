@@ -579,7 +579,14 @@ static fsdp_status_t pass_part(run_t *run, const part_t *part,
                                fsdp_error_t *err)
 {
     bool src = checks_src(run, part), dst = checks_dst(run, part);
+    const plan_copy_t *copy = part->copy;
 
+    if (run->job->spans != NULL &&
+        (copy->flags & (PLAN_SRC_MEM | PLAN_GATHER | PLAN_DECODE)) == 0) {
+        span_pass(run->job->spans, run->plan->src,
+                  &run->plan->src->pieces[copy->src_piece], src_at(run, part),
+                  part->src, part->bytes);
+    }
     if (!is_cast(part->copy)) {
         return (src || dst) ? pass_both(run, part, src, dst, err) : FSDP_OK;
     }

@@ -12,6 +12,7 @@
 #include "ckpt/decode.h"
 #include "ckpt/engine_sums.h"
 #include "ckpt/plan.h"
+#include "ckpt/span.h"
 
 #define ENGINE_MAX_MEM  (64ull << 20)
 #define ENGINE_MAX_JOBS 8
@@ -33,6 +34,7 @@ typedef struct {
     engine_sums_t *sums; /* the plan is part of one: for engine_check_sums(),
                             when what others have passed is added.  NULL: it
                             is whole */
+    span_sums_t *spans;  /* of the source; NULL: not asked for */
 } engine_job_t;
 
 typedef struct {

@@ -130,6 +130,50 @@ void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
     }
 }
 
+/* --- What passes by --------------------------------------------------------- */
+
+fsdp_status_t span_sums_init(span_sums_t *sums, const catalog_t *cat,
+                             fsdp_error_t *err)
+{
+    sums->xors = calloc(cat->num_spans + 1, sizeof(*sums->xors));
+    sums->passed = calloc(cat->num_spans + 1, sizeof(*sums->passed));
+    return (sums->xors != NULL && sums->passed != NULL)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                                cat->path);
+}
+
+void span_sums_free(span_sums_t *sums)
+{
+    free(sums->xors);
+    free(sums->passed);
+    *sums = (span_sums_t){0};
+}
+
+void span_pass(span_sums_t *sums, const catalog_t *cat,
+               const catalog_piece_t *piece, uint64_t offset, const void *data,
+               uint64_t bytes)
+{
+    const catalog_span_t *span = span_of_piece(cat, piece);
+    uint64_t behind;
+
+    if (span != NULL) {
+        behind = span->offset + span->bytes - offset - bytes;
+        atomic_fetch_xor(&sums->xors[span - cat->spans],
+                         crc32_zip_join(crc32_zip(0, data, bytes), 0, behind));
+        atomic_fetch_add(&sums->passed[span - cat->spans], bytes);
+    }
+}
+
+void span_drop_passed(const catalog_t *cat, const span_sums_t *sums,
+                      bool *wanted)
+{
+    for (uint64_t s = 0; s < cat->num_spans; s++) {
+        wanted[s] = wanted[s] && (sums->passed[s] != cat->spans[s].bytes ||
+                                  sums->xors[s] != cat->spans[s].crc32);
+    }
+}
+
 /* --- Checking ------------------------------------------------------------- */
 
 typedef struct {

@@ -510,6 +510,78 @@ static void test_progress(void)
     free(data);
 }
 
+/* --- Spans ---------------------------------------------------------------- */
+
+/* Read @a num of two tensors that share a storage; is it to be read again? */
+static bool is_left(const catalog_t *cat, size_t num)
+{
+    uint64_t half = cat->tensors[0].numel;
+    unsigned char *data = malloc(2 * half);
+    const fsdp_ckpt_range_t ranges[] = {
+        {.tensor = 0, .count = half, .data = data       },
+        {.tensor = 1, .count = half, .data = data + half},
+    };
+    span_sums_t sums = {0};
+    engine_job_t job = {
+        .options = {.jobs = 2, .max_mem = 64 << 10},
+          .spans = &sums
+    };
+    bool wanted = true;
+    plan_t plan;
+
+    job.plan = &plan;
+    ok(span_sums_init(&sums, cat, NULL) == FSDP_OK &&
+           plan_read(&plan, cat, ranges, num, NULL) == FSDP_OK &&
+           engine_run(&job, NULL, NULL) == FSDP_OK,
+       "%zu of two tensors of a storage are read", num);
+    span_drop_passed(cat, &sums, &wanted);
+    span_sums_free(&sums);
+    plan_free(&plan);
+    free(data);
+    return wanted;
+}
+
+static void test_spans(void)
+{
+    const uint64_t dims[1] = {3 << 20};
+    catalog_span_t span = {.bytes = dims[0]};
+    catalog_t source, cat;
+    tensor_t tensor;
+    uint64_t added;
+    uint32_t file;
+
+    make_tensor(&tensor, FSDP_DTYPE_U8, 1, dims);
+    make_source(&source, &tensor, 0, false, false);
+    span.offset = source.pieces[0].offset;
+    span.crc32 = crc32_zip(0, tensor.truth, span.bytes);
+    catalog_init(&cat);
+    cat.root = catalog_strdup(&cat, dir);
+    catalog_add_file(&cat, source.files[0].path, source.files[0].size, &file,
+                     NULL);
+    for (uint64_t t = 0; t < 2; t++) {
+        uint64_t half = span.bytes / 2;
+        const catalog_piece_t piece = {.tensor = (uint32_t)t,
+                                       .count = half,
+                                       .offset = span.offset + t * half,
+                                       .crc_first = CATALOG_NONE};
+
+        catalog_add_tensor(&cat, t == 0 ? "a" : "b", FSDP_DTYPE_U8, 1, &half,
+                           NULL, &added, NULL);
+        catalog_add_piece(&cat, &piece, NULL);
+    }
+    catalog_add_span(&cat, &span, NULL);
+    ok(catalog_seal(&cat, CATALOG_CHECK_ALL, NULL) == FSDP_OK &&
+           cat.num_spans == 1,
+       "two tensors that share a storage");
+    ok(!is_left(&cat, 2), "which has passed whole");
+    ok(is_left(&cat, 1), "which has passed in part");
+    flip_bit(&source, span.offset);
+    ok(is_left(&cat, 2), "which does not have its checksum");
+    catalog_free(&cat);
+    catalog_free(&source);
+    free(tensor.truth);
+}
+
 /* --- Negated and conjugated ----------------------------------------------- */
 
 static void test_changes(void)
@@ -710,6 +782,7 @@ int main(void)
     test_changes();
     test_tensors();
     test_progress();
+    test_spans();
     test_many();
     nftw(dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return tap_done();
