@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ckpt/engine.h"
+#include "ckpt/format/torch.h"
 #include "ckpt/link.h"
 #include "ckpt/lustre.h"
 #include "ckpt/span.h"
@@ -563,6 +564,7 @@ static fsdp_status_t prepare(convert_t *convert, const char *id,
     convert->src.recipe = convert->config->recipe;
     FSDP_TRY_GOTO(format_open(convert->config->source, &convert->src, err),
                   err_free);
+    FSDP_TRY_GOTO(torch_dir_note(&convert->src, err), err_free);
     pass_notes(convert, &convert->src);
     FSDP_TRY_GOTO(check_outside(convert, err), err_free);
     FSDP_TRY_GOTO(apply_rules(convert, err), err_free);

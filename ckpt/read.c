@@ -7,6 +7,7 @@
 #include "ckpt/cut.h"
 #include "ckpt/engine.h"
 #include "ckpt/format.h"
+#include "ckpt/format/torch.h"
 #include "ckpt/read_check.h"
 #include "ckpt/rules.h"
 #include "lib/util/check.h"
@@ -51,6 +52,9 @@ fsdp_status_t fsdp_ckpt_open_with(const char *path,
     ckpt->cat.recipe = config->recipe;
     status = format_open(path, &ckpt->cat, err);
     ckpt->recipe_unused = config->recipe != NULL && !ckpt->cat.recipe_used;
+    if (status == FSDP_OK) {
+        status = torch_dir_note(&ckpt->cat, err);
+    }
     if (status == FSDP_OK) {
         status = rules_use(&use, &ckpt->cat, &ckpt->stages, err);
     }

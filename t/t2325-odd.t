@@ -110,6 +110,18 @@ test_expect_success TORCH 'the second model of accelerate is none of the first' 
 	fsdp-ls --values model_1.w models >out && grep "2  *2" out
 '
 
+test_expect_success TORCH 'what lies beside safetensors is told' '
+	mkdir state && cp list.pt state/optimizer.bin &&
+	fsdp-convert models/pytorch_model.pt state/model.safetensors &&
+	fsdp-ls state >out 2>err && grep "^w  *f32" out &&
+	grep "warning: state: optimizer.bin is not read" err &&
+	fsdp-verify state &&
+	fsdp-convert state state.h5 >out && grep "^note: state: optimizer.bin" out &&
+	cp list.pt state/rng.pth && fsdp-ls state 2>err &&
+	grep "warning: state: optimizer.bin and 1 more are not read" err &&
+	fsdp-ls state/model.safetensors 2>err && test_must_be_empty err
+'
+
 test_expect_success 'the other byte order is refused with its cure' '
 	python3 - <<-\EOF &&
 	import zipfile

@@ -43,6 +43,10 @@ bool torch_dir_probe(const char *path);
 
 void torch_dir_free(torch_dir_t *dir);
 
+/* Note what lies beside safetensors in a directory and is not read with them,
+ * such as the optimizer of accelerate and transformers. */
+fsdp_status_t torch_dir_note(catalog_t *cat, fsdp_error_t *err);
+
 /* --- What is in them ------------------------------------------------------ */
 
 typedef enum { TORCH_TENSOR, TORCH_SHARD, TORCH_VALUE } torch_kind_t;

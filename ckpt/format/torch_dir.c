@@ -15,6 +15,7 @@
 #include "ckpt/format/torch.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/text.h"
 
 #define PYTORCH_MODEL "pytorch_model"
 
@@ -291,4 +292,54 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
         torch_dir_free(dir);
     }
     return status;
+}
+
+/* Is it a file of tensors that the catalog does not have? */
+static bool is_beside(const catalog_t *cat, const char *name)
+{
+    if (is_torch(cat->path, name)) {
+        return true;
+    }
+    for (uint32_t f = 0; f < cat->num_files; f++) {
+        if (strcmp(cat->files[f].path, name) == 0) {
+            return false;
+        }
+    }
+
+    return text_ends_with(name, ".safetensors");
+}
+
+fsdp_status_t torch_dir_note(catalog_t *cat, fsdp_error_t *err)
+{
+    DIR *stream =
+        (cat->format == FSDP_CKPT_SAFETENSORS) ? opendir(cat->path) : NULL;
+    char name[sizeof(((struct dirent *)NULL)->d_name)] = "";
+    const struct dirent *entry;
+    unsigned more = 0;
+
+    while (stream != NULL && (entry = readdir(stream)) != NULL) {
+        if (!is_beside(cat, entry->d_name)) {
+            continue;
+        }
+        more += name[0] != '\0';
+        if (name[0] == '\0' || strcmp(entry->d_name, name) < 0) {
+            snprintf(name, sizeof(name), "%s", entry->d_name);
+        }
+    }
+    if (stream != NULL) {
+        closedir(stream);
+    }
+
+    if (name[0] == '\0') {
+        return FSDP_OK;
+    }
+    return (more == 0)
+               ? catalog_add_note(cat, err,
+                                  "%s: %s is not read with the safetensors: "
+                                  "name that file to read it",
+                                  cat->path, name)
+               : catalog_add_note(cat, err,
+                                  "%s: %s and %u more are not read with the "
+                                  "safetensors: name such a file to read it",
+                                  cat->path, name, more);
 }
