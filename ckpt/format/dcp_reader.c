@@ -95,7 +95,8 @@ static fsdp_status_t open_file(dcp_reader_t *reader, uint32_t file,
     }
 
     close_file(reader);
-    reader->windows[0].bytes = reader->windows[1].bytes = 0;
+    reader->windows[0].at = reader->windows[0].bytes = 0;
+    reader->windows[1].at = reader->windows[1].bytes = 0;
     reader->path = catalog_file_path(reader->cat, file);
     if (reader->path == NULL) {
         return no_memory(reader, err);
