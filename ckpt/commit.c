@@ -560,7 +560,9 @@ fsdp_status_t commit_receive(commit_t *commit, const char *topic,
 {
     uint32_t left = 0;
 
-    commit_refresh(commit->ranks);
+    if (num > 0) { /* a process alone has no such directory */
+        commit_refresh(commit->ranks);
+    }
     for (uint32_t i = 0; i < num; i++) {
         fsdp_status_t status;
         char *path;
