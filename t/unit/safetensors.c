@@ -198,7 +198,7 @@ static void test_index(void)
         {"a wrong file",       "{\"a\":\"2.safetensors\",\"b\":\"2.safetensors\"}",
          "should be in"                                                                              },
         {"swapped",            "{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}",
-         "the index says"                                                                            },
+         "were they exchanged"                                                                       },
         {"an absent file",     "{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}",
          "missing"                                                                                   },
         {"a path",             "{\"a\":\"1.safetensors\",\"b\":\"../2.safetensors\"}",
