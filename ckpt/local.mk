@@ -171,6 +171,8 @@ libckptcore_la_SOURCES += \
 # End of the HDF5 formats
 
 libckptcore_la_SOURCES += \
+	ckpt/format/adamw.c \
+	ckpt/format/adamw.h \
 	ckpt/format/dcp.c \
 	ckpt/format/dcp_archive.c \
 	ckpt/format/dcp_archive.h \

@@ -135,6 +135,34 @@ test_expect_success 'a checkpoint of libfsdp, and back' '
 	fsdp-diff -x "buffer/*" -x model/temperature -x model/adapters four again
 '
 
+test_expect_success TORCH 'engines of all stages load one of libfsdp' '
+	ckpt_make --meta "{\"optimizer\": {\"name\": \"adamw\", \"lr\": 0.5,
+		\"beta1\": 0.75, \"beta2\": 0.875, \"eps\": 0.125, \"step\": 100},
+		\"param_groups\": [{\"weight_decay\": 0.25, \"params\": [\"a\"]},
+		{\"weight_decay\": 0, \"params\": [\"b\"]}]}" ours &&
+	rm -rf uni && fsdp-convert --to universal --rules universal \
+		-x "buffer/*" -x fp32.lm_head.weight -x fp32.temperature \
+		-x fp32.adapters ours uni >told && ! grep "^note: DeepSpeed" told &&
+	fsdp-verify uni && "$FSDP_TORCH_PYTHON" - "uni/$(cat uni/latest_universal)" <<-\EOF
+	import sys, torch
+	def load(name):
+	    return torch.load(sys.argv[1] + "/" + name, weights_only=False)
+	model = load("zero_pp_rank_0_mp_rank_00_model_states.pt")
+	assert model["global_steps"] == 100 and model["skipped_steps"] == 0
+	assert model["dp_world_size"] == model["mp_world_size"] == 1
+	optimizer = load("zero/optimizer_state.pt")
+	assert optimizer["ds_version"]
+	groups = optimizer["param_groups"]
+	assert [g["weight_decay"] for g in groups] == [0.25, 0]
+	assert groups[0]["lr"] == 0.5 and groups[0]["betas"] == (0.75, 0.875)
+	nested = optimizer["optimizer_state_dict"]
+	assert nested["param_groups"] == groups
+	assert nested["state"][0]["step"] == 100
+	step = load("zero/transformer.wte.weight/step.pt")
+	assert torch.is_tensor(step) and step == 100
+	EOF
+'
+
 test_expect_success 'a name never leaves the directory' '
 	for name in ../up /up a/../../up . ..; do
 		expect_code 2 fsdp-convert --to universal \

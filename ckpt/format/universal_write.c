@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/format/adamw.h"
 #include "ckpt/format/torch_save.h"
 #include "ckpt/format/zero_file.h"
 #include "lib/util/check.h"
@@ -240,6 +241,34 @@ static fsdp_status_t check_states(const shape_t *shape, fsdp_error_t *err)
     return FSDP_OK;
 }
 
+/* What engines ask for and only they know is made up for a checkpoint of ours;
+ * by the version they tell old forms. */
+static fsdp_status_t add_settings(catalog_t *cat, fsdp_error_t *err)
+{
+    static const adamw_names_t names = {
+        .first = "exp_avg.*",
+        .step = STEP "*",
+        .groups = GROUPS,
+    };
+    static const char *const engine[][2] = {
+        {DS_VERSION,      "\"0.14.0\""},
+        {"dp_world_size", "1"         },
+        {"mp_world_size", "1"         },
+        {"skipped_steps", "0"         },
+    };
+    uint64_t before = cat->num_values;
+
+    FSDP_TRY(adamw_add(cat, &names, err));
+    if (cat->num_values == before) {
+        return FSDP_OK; /* it is another one */
+    }
+    for (size_t i = 0; i < sizeof(engine) / sizeof(*engine); i++) {
+        FSDP_TRY(catalog_add_value(cat, engine[i][0], engine[i][1], err));
+    }
+
+    return FSDP_OK;
+}
+
 fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
 {
     shape_t shape = {.cat = cat};
@@ -249,6 +278,7 @@ fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
                         (cat->step > 0) ? cat->step : 0);
     shape.states = calloc(cat->num_tensors + 1, sizeof(*shape.states));
     cat->crc_zip = true;
+    FSDP_TRY_GOTO(add_settings(cat, err), err_free);
     status = (shape.tag != NULL && shape.states != NULL)
                  ? find_params(&shape, err)
                  : no_memory(cat, err);
@@ -264,6 +294,7 @@ fsdp_status_t universal_shape(catalog_t *cat, fsdp_error_t *err)
             "DeepSpeed's engines do not load this without " GROUPS
             ", which the source lacks: those of elastic_checkpoint have none");
     }
+err_free:
     free(shape.states);
     map_free(&shape.params);
     free(shape.tag);
