@@ -60,6 +60,16 @@ static bool any_matches(const char *const *patterns, size_t num,
     return false;
 }
 
+/* Of the second optimizer of accelerate, and those behind it: "optimizer_1." */
+static bool is_numbered_optimizer(const char *name)
+{
+    static const char with[] = "optimizer_";
+    size_t digits =
+        begins(name, with) ? strspn(name + strlen(with), "0123456789") : 0;
+
+    return digits > 0 && name[strlen(with) + digits] == '.';
+}
+
 static bool is_optimizer_state(const char *name)
 {
     static const char *const prefixes[] = {
@@ -72,7 +82,7 @@ static bool is_optimizer_state(const char *name)
         }
     }
 
-    return false;
+    return is_numbered_optimizer(name);
 }
 
 bool select_match(const select_t *select, const char *name)

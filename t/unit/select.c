@@ -35,9 +35,11 @@ static void test_selection(void)
     static const char *const states[] = {
         "optim/exp_avg/w", "optim.state.w.step", "optimizer.state.0.exp_avg",
         "opt.state.w",     "exp_avg.w",          "exp_avg_sq.w",
+        "optimizer_1.a",
     };
     static const char *const others[] = {
-        "model/w", "optimal", "opt.w", "model.optim.w", "exp_avg", "fp32.w",
+        "model/w", "optimal", "opt.w",         "model.optim.w",
+        "exp_avg", "fp32.w",  "optimizer_x.a",
     };
     select_t select = {all, 2, no, 1, .only = SELECT_ALL};
     select_t none = {0}, model = {.only = SELECT_MODEL};
