@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "ckpt/engine.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/torch.h"
 #include "ckpt/link.h"
 #include "ckpt/lustre.h"

@@ -11,8 +11,6 @@
 #include "ckpt/rules.h"
 #include "ckpt/target.h"
 
-#define SAFETENSORS_END ".safetensors"
-
 /* A tensor that is wanted. */
 typedef struct {
     uint64_t source; /* index into the source */

@@ -12,6 +12,7 @@
 
 #include "ckpt/format/dcp.h"
 #include "ckpt/format/llmc.h"
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/universal.h"
 #include "lib/util/check.h"
 

@@ -51,6 +51,7 @@ libckptcore_la_SOURCES = \
 	ckpt/format/torch.h \
 	ckpt/format/torch_dir.c \
 	ckpt/format/torch_local.c \
+	ckpt/format/torch_safetensors.c \
 	ckpt/format/torch_save.c \
 	ckpt/format/torch_save.h \
 	ckpt/fsdp_ckpt.h \

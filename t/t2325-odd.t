@@ -111,15 +111,64 @@ test_expect_success TORCH 'the second model of accelerate is none of the first' 
 '
 
 test_expect_success TORCH 'what lies beside safetensors is told' '
-	mkdir state && cp list.pt state/optimizer.bin &&
+	mkdir state && cp list.pt state/optimizer.pt &&
 	fsdp-convert models/pytorch_model.pt state/model.safetensors &&
 	fsdp-ls state >out 2>err && grep "^w  *f32" out &&
-	grep "warning: state: optimizer.bin is not read" err &&
+	grep "warning: state: optimizer.pt is not read" err &&
 	fsdp-verify state &&
-	fsdp-convert state state.h5 >out && grep "^note: state: optimizer.bin" out &&
+	fsdp-convert state state.h5 >out && grep "^note: state: optimizer.pt" out &&
 	cp list.pt state/rng.pth && fsdp-ls state 2>err &&
-	grep "warning: state: optimizer.bin and 1 more are not read" err &&
+	grep "warning: state: optimizer.pt and 1 more are not read" err &&
 	fsdp-ls state/model.safetensors 2>err && test_must_be_empty err
+'
+
+test_expect_success TORCH 'models of accelerate in safetensors come with the rest' '
+	mkdir bin && "$FSDP_TORCH_PYTHON" - <<-\EOF &&
+	import torch
+	w = torch.arange(6.0).view(2, 3)
+	group = {"lr": 0.5, "params": [0]}
+	def save(name, **state):
+	    torch.save(state, "bin/" + name)
+	save("pytorch_model.bin", **{"a.w": w, "b.w": w, "t": (1, w + 3)})
+	save("pytorch_model_1.bin", **{"a.w": w + 1})
+	for number, name in enumerate(("optimizer.bin", "optimizer_1.bin")):
+	    save(name, state={0: {"exp_avg": w + 4 + number}}, param_groups=[group])
+	save("scheduler.bin", last_epoch=3)
+	save("random_states_0.pkl", step=0, torch_manual_seed=torch.get_rng_state())
+	EOF
+	mkdir mixed && cp bin/[!p]* mixed && for number in "" _1; do
+		fsdp-convert bin/pytorch_model$number.bin mixed/model$number.safetensors ||
+		return 1
+	done &&
+	fsdp-ls mixed >out 2>err && test_must_be_empty err && grep "^mixed: torch" out &&
+	grep "^model.b.w is tied to model.a.w" out && grep "^scheduler.last_epoch  *3" out &&
+	fsdp-diff bin mixed && fsdp-verify mixed &&
+	fsdp-convert --only model mixed only.h5 && fsdp-ls only.h5 >out &&
+	grep "^model_1.a.w" out && ! grep "^optim" out &&
+	for to in h5 pt safetensors; do
+		fsdp-convert mixed mixed.$to && fsdp-diff bin mixed.$to || return 1
+	done &&
+	"$FSDP_TORCH_PYTHON" - <<-\EOF
+	import torch
+	have = torch.load("mixed.pt")
+	assert set(have["model"]) == {"a.w", "b.w", "t"}, have["model"]
+	assert torch.equal(have["model_1"]["a.w"], torch.arange(1.0, 7).view(2, 3))
+	moment = have["optimizer_1"]["state"][0]["exp_avg"]
+	assert torch.equal(moment, torch.arange(5.0, 11).view(2, 3))
+	EOF
+'
+
+test_expect_success TORCH 'which may be sharded, or there in both forms' '
+	cp -r mixed both && cp bin/pytorch_model.bin both && fsdp-diff both mixed &&
+	fsdp-ls both 2>err && grep "warning: both: pytorch_model.bin is not read" err &&
+	fsdp-convert --to safetensors --shard-size 24B bin/pytorch_model.bin shards &&
+	cp -r mixed cut && rm cut/model.safetensors && cp shards/* cut &&
+	fsdp-ls cut >out 2>err && test_must_be_empty err &&
+	fsdp-diff bin cut && fsdp-verify cut &&
+	rm cut/model-00001-of-*.safetensors && expect_code 65 fsdp-ls cut 2>err &&
+	grep "model-00001.*missing" err &&
+	truncate -s -1 both/model_1.safetensors && expect_code 65 fsdp-ls both 2>err &&
+	grep "both/model_1.safetensors.*cut short" err
 '
 
 test_expect_success 'the other byte order is refused with its cure' '

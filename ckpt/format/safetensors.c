@@ -22,6 +22,7 @@
 
 #include "ckpt/format.h"
 #include "ckpt/format/safetensors.h"
+#include "ckpt/format/torch.h"
 #include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/dir.h"
@@ -61,7 +62,7 @@ const safetensors_dtype_t safetensors_dtypes[] = {
 static int is_member(const struct dirent *entry)
 {
     return entry->d_name[0] != '.' &&
-           (text_ends_with(entry->d_name, ".safetensors") ||
+           (text_ends_with(entry->d_name, SAFETENSORS_END) ||
             text_ends_with(entry->d_name, SAFETENSORS_INDEX));
 }
 
@@ -70,12 +71,13 @@ static bool probe(const format_look_t *look)
     uint64_t size;
 
     if (look->is_dir) {
-        return dir_count(look->path, is_member) > 0;
+        return dir_count(look->path, is_member) > 0 &&
+               !torch_dir_has_models(look->path);
     }
 
     memcpy(&size, look->head, sizeof(size));
     size = le64toh(size);
-    return text_ends_with(look->path, ".safetensors") ||
+    return text_ends_with(look->path, SAFETENSORS_END) ||
            text_ends_with(look->path, SAFETENSORS_INDEX) ||
            (look->size >= 8 && size <= look->size - 8 &&
             size <= SAFETENSORS_HEADER_MAX && look->head[8] == '{');

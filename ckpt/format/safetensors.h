@@ -9,6 +9,7 @@
 #include "ckpt/catalog.h"
 
 #define SAFETENSORS_HEADER_MAX 100000000u /* the reference's limit */
+#define SAFETENSORS_END        ".safetensors"
 #define SAFETENSORS_INDEX      ".safetensors.index.json"
 #define SAFETENSORS_METADATA   "__metadata__"
 #define SAFETENSORS_VALUES     "fsdp_values" /* in it: value_all() as text */

@@ -1,6 +1,7 @@
 /*
  * torch.save files: a state dict in one file, or the parts of all ranks
- * (SHARDED_STATE_DICT and LOCAL_STATE_DICT of FSDP1, verl, plain DTensors).
+ * (SHARDED_STATE_DICT and LOCAL_STATE_DICT of FSDP1, verl, plain DTensors), or
+ * those of accelerate.
  *
  * Names are the keys of nested dicts joined by dots; where parts are in files
  * of their own ("model_…", "optim_…") the part comes first.  What all ranks
@@ -305,6 +306,9 @@ static fsdp_status_t read_member(torch_reader_t *reader, const char *path,
     torch_file_t file = {0};
     fsdp_status_t status;
 
+    if (member->safetensors) {
+        return torch_add_safetensors(reader, path, member);
+    }
     reader->member = member;
     status = torch_file_open(path, &file, reader->err);
     if (status == FSDP_ERR_UNSUPPORTED && member->prefix[0] != '\0' &&

@@ -18,9 +18,10 @@ typedef struct {
     char *name;   /* of the file */
     char *prefix; /* of its tensors, with the dot; "" */
     uint32_t rank;
-    uint32_t world; /* as its name says; 0: it does not */
-    bool ranked;    /* it is of one rank of several */
-    bool numbered;  /* its rank is in its name */
+    uint32_t world;   /* as its name says; 0: it does not */
+    bool ranked;      /* it is of one rank of several */
+    bool numbered;    /* its rank is in its name */
+    bool safetensors; /* or the index of some */
 } torch_member_t;
 
 typedef struct {
@@ -31,7 +32,7 @@ typedef struct {
 /**
  * The files of torch.save in a directory, with their parts told by their
  * names: model_world_size_4_rank_0.pt, rank_1.pt, optim_rank1.pt,
- * optimizer.bin.
+ * optimizer.bin; and the models of accelerate in safetensors beside that.
  *
  * @return FSDP_ERR_CORRUPT, naming them, if files of ranks are missing.
  */
@@ -41,10 +42,13 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
 /* Is there any? */
 bool torch_dir_probe(const char *path);
 
+/* Is it what accelerate's save_state makes, with models in safetensors? */
+bool torch_dir_has_models(const char *path);
+
 void torch_dir_free(torch_dir_t *dir);
 
 /* Note what lies beside safetensors in a directory and is not read with them,
- * such as the optimizer of accelerate and transformers. */
+ * such as the optimizer of transformers. */
 fsdp_status_t torch_dir_note(catalog_t *cat, fsdp_error_t *err);
 
 /* --- What is in them ------------------------------------------------------ */
@@ -108,6 +112,12 @@ fsdp_status_t torch_add_range(torch_reader_t *reader, uint64_t tensor,
                               uint64_t first, uint64_t count);
 
 bool torch_found_contiguous(const torch_found_t *found);
+
+/* --- Models in safetensors ------------------------------------------------ */
+
+/* Add all that a file of safetensors, or what its index names, has. */
+fsdp_status_t torch_add_safetensors(torch_reader_t *reader, const char *path,
+                                    const torch_member_t *member);
 
 /* --- Writing -------------------------------------------------------------- */
 

@@ -12,8 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/format/safetensors.h"
 #include "ckpt/format/torch.h"
 #include "lib/util/check.h"
+#include "lib/util/dir.h"
 #include "lib/util/io.h"
 #include "lib/util/text.h"
 
@@ -61,6 +63,36 @@ bool torch_dir_probe(const char *path)
         closedir(stream);
     }
     return found;
+}
+
+/* Of a name of safetensors, or of an index of some, but not of one of several
+ * files.
+ * @return its length; 0: it is none. */
+static size_t safetensors_stem(const char *name)
+{
+    unsigned number, total;
+    size_t size = strlen(name);
+
+    if (name[0] == '.') {
+        return 0;
+    }
+    if (text_ends_with(name, SAFETENSORS_INDEX)) {
+        return size - strlen(SAFETENSORS_INDEX);
+    }
+    return (text_ends_with(name, SAFETENSORS_END) &&
+            safetensors_shard(name, &number, &total) == 0)
+               ? size - strlen(SAFETENSORS_END)
+               : 0;
+}
+
+static int is_model(const struct dirent *entry)
+{
+    return safetensors_stem(entry->d_name) > 0;
+}
+
+bool torch_dir_has_models(const char *path)
+{
+    return is_torch(path, "optimizer.bin") && dir_count(path, is_model) > 0;
 }
 
 /* The number that ends at @a end, and where it begins; NULL: there is none. */
@@ -158,13 +190,16 @@ static char *model_prefix(const char *name, size_t size)
 
 static bool add_member(torch_dir_t *dir, const char *name)
 {
-    torch_member_t member = {.name = strdup(name)};
+    size_t size = safetensors_stem(name);
+    torch_member_t member = {.name = strdup(name), .safetensors = size > 0};
     torch_member_t *larger =
         realloc(dir->members, (dir->num + 1) * sizeof(*larger));
-    size_t size = (size_t)(parse_name(name, &member) - name);
 
     if (larger != NULL) {
         dir->members = larger;
+    }
+    if (!member.safetensors) {
+        size = (size_t)(parse_name(name, &member) - name);
     }
     if (strncmp(name, PYTORCH_MODEL, strlen(PYTORCH_MODEL)) == 0) {
         member.prefix = model_prefix(name, size);
@@ -199,16 +234,45 @@ static int by_part(const void *a, const void *b)
         order = strcmp(left->prefix, right->prefix);
     }
     if (order == 0) {
+        order = right->safetensors - left->safetensors;
+    }
+    if (order == 0) {
         order = (left->rank > right->rank) - (left->rank < right->rank);
     }
     return (order != 0) ? order : strcmp(left->name, right->name);
 }
 
+static void member_free(torch_member_t *member)
+{
+    free(member->name);
+    free(member->prefix);
+}
+
+/* Of a part that is there in two forms accelerate takes the safetensors, and
+ * one file before an index. */
+static void drop_others(torch_dir_t *dir)
+{
+    const torch_member_t *last = NULL;
+    uint32_t num = 0;
+
+    for (uint32_t i = 0; i < dir->num; i++) {
+        torch_member_t *member = &dir->members[i];
+
+        if (last != NULL && last->safetensors &&
+            strcmp(last->prefix, member->prefix) == 0) {
+            member_free(member);
+            continue;
+        }
+        dir->members[num] = *member;
+        last = &dir->members[num++];
+    }
+    dir->num = num;
+}
+
 void torch_dir_free(torch_dir_t *dir)
 {
     for (uint32_t i = 0; i < dir->num; i++) {
-        free(dir->members[i].name);
-        free(dir->members[i].prefix);
+        member_free(&dir->members[i]);
     }
     free(dir->members);
     *dir = (torch_dir_t){0};
@@ -267,6 +331,7 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
                              fsdp_error_t *err)
 {
     DIR *stream = opendir(path);
+    bool models = torch_dir_has_models(path);
     fsdp_status_t status = FSDP_OK;
     const struct dirent *entry;
 
@@ -275,7 +340,7 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m", path);
     }
     while (status == FSDP_OK && (entry = readdir(stream)) != NULL) {
-        if (is_torch(path, entry->d_name) &&
+        if ((is_torch(path, entry->d_name) || (models && is_model(entry))) &&
             (dir->num == MAX_MEMBERS || !add_member(dir, entry->d_name))) {
             status =
                 fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
@@ -285,6 +350,7 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
 
     if (status == FSDP_OK && dir->num > 0) {
         qsort(dir->members, dir->num, sizeof(*dir->members), by_part);
+        drop_others(dir);
         name_parts(dir);
         status = check_ranks(path, dir, err);
     }
@@ -297,22 +363,21 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
 /* Is it a file of tensors that the catalog does not have? */
 static bool is_beside(const catalog_t *cat, const char *name)
 {
-    if (is_torch(cat->path, name)) {
-        return true;
-    }
     for (uint32_t f = 0; f < cat->num_files; f++) {
         if (strcmp(cat->files[f].path, name) == 0) {
             return false;
         }
     }
 
-    return text_ends_with(name, ".safetensors");
+    return is_torch(cat->path, name) || text_ends_with(name, SAFETENSORS_END);
 }
 
 fsdp_status_t torch_dir_note(catalog_t *cat, fsdp_error_t *err)
 {
-    DIR *stream =
-        (cat->format == FSDP_CKPT_SAFETENSORS) ? opendir(cat->path) : NULL;
+    bool mixed =
+        cat->format == FSDP_CKPT_SAFETENSORS ||
+        (cat->format == FSDP_CKPT_TORCH && torch_dir_has_models(cat->path));
+    DIR *stream = mixed ? opendir(cat->path) : NULL;
     char name[sizeof(((struct dirent *)NULL)->d_name)] = "";
     const struct dirent *entry;
     unsigned more = 0;
