@@ -883,20 +883,33 @@ static bool is_named(const pickle_t *pickle, pickle_ref_t dict, unsigned depth)
                                         has_names(pickle, dict)));
 }
 
+/* One tensor or value that is no dict's: it has the name of its part, which
+ * has no dot then, or is all there is. */
+static void name_root(walk_t *walk)
+{
+    if (walk->prefix > 0) {
+        pop_name(walk, walk->prefix - 1);
+    } else if (walk->nesting != NULL) {
+        json_object_set_new(walk->nesting, "",
+                            json_pack("{s:s}", "is", nest_is_text(NEST_LEAF)));
+    }
+}
+
 static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
                                 pickle_ref_t ref, unsigned depth)
 {
     const pickle_t *pickle = walk->pickle;
     pickle_ref_t dict = pickle_as_dict(pickle, ref);
-    bool is_dict = is_named(pickle, dict, depth);
+    bool is_dict = is_named(pickle, dict, depth), is_list;
 
     if (!may_look(walk, depth, STEP + walk->name.used)) {
         return too_large(walk);
     }
 
-    if (walk->nesting != NULL && depth == 0 && !is_dict) {
-        json_object_set_new(walk->nesting, "",
-                            json_pack("{s:s}", "is", nest_is_text(NEST_LEAF)));
+    is_list = !is_dict && pickle_kind(pickle, ref) == PICKLE_LIST &&
+              is_split(walk, ref, 0);
+    if (depth == 0 && !is_dict && !is_list) {
+        name_root(walk);
     }
     if (is_any_tensor(pickle, ref)) {
         fsdp_status_t status =
@@ -906,8 +919,7 @@ static fsdp_status_t take_apart(walk_t *walk, pickle_ref_t key,
                    ? walk->value(walk->name.data, ref, walk->arg, walk->err)
                    : status;
     }
-    if (!is_dict &&
-        (pickle_kind(pickle, ref) != PICKLE_LIST || !is_split(walk, ref, 0))) {
+    if (!is_dict && !is_list) {
         return walk->value(walk->name.data, ref, walk->arg, walk->err);
     }
     if (walk->nesting != NULL) {

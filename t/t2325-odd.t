@@ -171,6 +171,26 @@ test_expect_success TORCH 'which may be sharded, or there in both forms' '
 	grep "both/model_1.safetensors.*cut short" err
 '
 
+test_expect_success TORCH 'a part that is one tensor or value has the name of its file' '
+	mkdir parts && cp bin/scheduler.bin parts && "$FSDP_TORCH_PYTHON" - <<-\EOF &&
+	import torch
+	w = torch.arange(3.0)
+	torch.save(w, "parts/mean.pt")
+	torch.save((1, w + 1), "parts/pair.pt")
+	torch.save([{"a": w + 2}], "parts/list.pt")
+	EOF
+	fsdp-ls parts >out && grep "^mean  *f32" out && grep "^pair.1  *f32" out &&
+	grep "^list.0.a  *f32" out && grep "^pair  *..\$tuple" out &&
+	fsdp-convert parts parts.pt && fsdp-diff parts parts.pt &&
+	"$FSDP_TORCH_PYTHON" - <<-\EOF
+	import torch
+	have = torch.load("parts.pt")
+	assert set(have) == {"mean", "pair", "list", "scheduler"}, have
+	assert torch.equal(have["pair"][1], torch.arange(1.0, 4))
+	assert torch.equal(have["list"][0]["a"], torch.arange(2.0, 5))
+	EOF
+'
+
 test_expect_success 'the other byte order is refused with its cure' '
 	python3 - <<-\EOF &&
 	import zipfile
