@@ -191,6 +191,18 @@ test_expect_success TORCH 'a part that is one tensor or value has the name of it
 	EOF
 '
 
+test_expect_success TORCH 'what accelerate has written is read or told, whatever became of it' '
+	for dir in bin mixed; do
+		for file in optimizer.bin optimizer_1.bin scheduler.bin random_states_0.pkl; do
+			rm -rf bad && cp -r $dir bad && : >bad/$file &&
+			expect_code 65 fsdp-ls bad 2>err && grep "bad/$file" err &&
+			printf "not torch.save" >bad/$file &&
+			expect_code 65 fsdp-ls bad 2>err && grep "bad/$file" err || return 1
+		done
+	done &&
+	cp -r bin foreign && echo "a b c" >foreign/vocab.bin && fsdp-diff bin foreign
+'
+
 test_expect_success 'the other byte order is refused with its cure' '
 	python3 - <<-\EOF &&
 	import zipfile

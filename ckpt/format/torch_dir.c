@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/format/safetensors.h"
@@ -22,6 +23,42 @@
 #define PYTORCH_MODEL "pytorch_model"
 
 enum { MAX_MEMBERS = 1 << 20 };
+
+/* The number that ends at @a end, and where it begins; NULL: there is none. */
+static const char *number_before(const char *begin, const char *end,
+                                 uint32_t *number_p)
+{
+    const char *at = end;
+
+    while (at > begin && isdigit((unsigned char)at[-1])) {
+        at--;
+    }
+    if (at == end || end - at > 9) {
+        return NULL;
+    }
+    *number_p = (uint32_t)strtoul(at, NULL, 10);
+    return at;
+}
+
+static const char *skip_back(const char *begin, const char *end,
+                             const char *word)
+{
+    size_t size = strlen(word);
+
+    return ((size_t)(end - begin) >= size &&
+            strncmp(end - size, word, size) == 0)
+               ? end - size
+               : NULL;
+}
+
+/* The separators before @a end. */
+static const char *skip_marks(const char *begin, const char *end)
+{
+    while (end > begin && strchr("_-.", end[-1]) != NULL) {
+        end--;
+    }
+    return end;
+}
 
 static bool has_extension(const char *name)
 {
@@ -48,6 +85,35 @@ static bool is_torch(const char *dir, const char *name)
 
     free(path);
     return found;
+}
+
+/* Is it what accelerate calls such a file, the second one of a kind with _1
+ * behind it?  Then it is one, whatever its first bytes have become. */
+static bool is_accelerate(const char *name)
+{
+    static const char *const files[] = {
+        PYTORCH_MODEL ".bin", "optimizer.bin",         "scheduler.bin",
+        "sampler.bin",        "dl_state_dict.bin",     "scaler.pt",
+        "random_states.pkl",  "custom_checkpoint.pkl",
+    };
+    const char *dot = strrchr(name, '.'), *number;
+    uint32_t index;
+    size_t size;
+
+    if (dot == NULL) {
+        return false;
+    }
+    number = number_before(name, dot, &index);
+    size = (size_t)(((number != NULL) ? skip_marks(name, number) : dot) - name);
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        if (strcspn(files[i], ".") == size &&
+            strncmp(files[i], name, size) == 0 &&
+            strcmp(files[i] + size, dot) == 0) {
+            return true;
+        }
+    }
+
+    return false;
 }
 
 bool torch_dir_probe(const char *path)
@@ -92,43 +158,8 @@ static int is_model(const struct dirent *entry)
 
 bool torch_dir_has_models(const char *path)
 {
-    return is_torch(path, "optimizer.bin") && dir_count(path, is_model) > 0;
-}
-
-/* The number that ends at @a end, and where it begins; NULL: there is none. */
-static const char *number_before(const char *begin, const char *end,
-                                 uint32_t *number_p)
-{
-    const char *at = end;
-
-    while (at > begin && isdigit((unsigned char)at[-1])) {
-        at--;
-    }
-    if (at == end || end - at > 9) {
-        return NULL;
-    }
-    *number_p = (uint32_t)strtoul(at, NULL, 10);
-    return at;
-}
-
-static const char *skip_back(const char *begin, const char *end,
-                             const char *word)
-{
-    size_t size = strlen(word);
-
-    return ((size_t)(end - begin) >= size &&
-            strncmp(end - size, word, size) == 0)
-               ? end - size
-               : NULL;
-}
-
-/* The separators before @a end. */
-static const char *skip_marks(const char *begin, const char *end)
-{
-    while (end > begin && strchr("_-.", end[-1]) != NULL) {
-        end--;
-    }
-    return end;
+    return dir_has(path, "optimizer.bin", S_IFREG) &&
+           dir_count(path, is_model) > 0;
 }
 
 /* NAME[_world_size_W]_rank_R.EXT, random_states_R.EXT, or else the stem.
@@ -186,6 +217,12 @@ static char *model_prefix(const char *name, size_t size)
     return (rest[0] == '_' && number_before(rest, end, &number) == rest + 1)
                ? io_path("model%.*s.", (int)(end - rest), rest)
                : strdup("model.");
+}
+
+static bool is_member(const char *path, const struct dirent *entry, bool models)
+{
+    return is_torch(path, entry->d_name) || is_accelerate(entry->d_name) ||
+           (models && is_model(entry));
 }
 
 static bool add_member(torch_dir_t *dir, const char *name)
@@ -340,7 +377,7 @@ fsdp_status_t torch_dir_read(const char *path, torch_dir_t *dir,
         return fsdp_error_set(err, FSDP_ERR_IO, "%s: cannot read: %m", path);
     }
     while (status == FSDP_OK && (entry = readdir(stream)) != NULL) {
-        if ((is_torch(path, entry->d_name) || (models && is_model(entry))) &&
+        if (is_member(path, entry, models) &&
             (dir->num == MAX_MEMBERS || !add_member(dir, entry->d_name))) {
             status =
                 fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory", path);
@@ -369,7 +406,8 @@ static bool is_beside(const catalog_t *cat, const char *name)
         }
     }
 
-    return is_torch(cat->path, name) || text_ends_with(name, SAFETENSORS_END);
+    return is_torch(cat->path, name) || is_accelerate(name) ||
+           text_ends_with(name, SAFETENSORS_END);
 }
 
 fsdp_status_t torch_dir_note(catalog_t *cat, fsdp_error_t *err)
