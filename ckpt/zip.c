@@ -122,8 +122,8 @@ static fsdp_status_t read_end64(reader_t *in, uint64_t locator_at,
     uint64_t at = u64(locator + 8);
 
     if (u32(locator + 4) != 0 || u32(locator + 16) > 1) {
-        return fsdp_error_set(in->err, FSDP_ERR_UNSUPPORTED,
-                              "%s: a zip archive in several parts", in->path);
+        return bad(in, "it claims to be one of several parts, which torch.save "
+                       "never writes");
     }
     if (at > locator_at || locator_at - at < END64) {
         return bad(in, "its 64-bit end record is not where it should be");

@@ -166,7 +166,7 @@ static void test_bad(void)
         {"no end record",              good.end,            0,    FSDP_ERR_CORRUPT    },
         {"a comment",                  good.end + 20,       1,    FSDP_ERR_CORRUPT    },
         {"other number of entries",    good.end + 10,       5,    FSDP_ERR_CORRUPT    },
-        {"several parts",              good.end - 4,        2,    FSDP_ERR_UNSUPPORTED},
+        {"several parts",              good.end - 4,        2,    FSDP_ERR_CORRUPT    },
         {"no 64-bit record",           good.end64,          0,    FSDP_ERR_CORRUPT    },
         {"64-bit record elsewhere",    good.end - 12,       0,    FSDP_ERR_CORRUPT    },
         {"no entries",                 good.end64 + 32,     0,    FSDP_ERR_CORRUPT    },
