@@ -169,6 +169,7 @@ static void print_json(gather_t *gather,
     cli_json_set(all, "files", json_integer((json_int_t)result->files));
     cli_json_set(all, "bytes", json_integer((json_int_t)result->bytes));
     cli_json_set(all, "unchecked", json_integer((json_int_t)result->unchecked));
+    cli_json_set(all, "unread", json_integer((json_int_t)result->unread));
     cli_json_set(all, "stale_files",
                  json_integer((json_int_t)result->stale_files));
     cli_json_set(all, "stale_bytes",
@@ -199,6 +200,10 @@ static void print_text(const fsdp_ckpt_verify_result_t *result)
         printf("no checksum covers %" PRIu64 " bytes (%s): whether they are "
                "what was written is not known\n",
                result->unchecked, size_format(result->unchecked, unchecked));
+    }
+    if (result->unread > 0) {
+        printf("%" PRIu64 " value%s cannot be read: fsdp-ls shows why\n",
+               result->unread, cli_s(result->unread));
     }
     if (result->stale_files > 0) {
         printf("beside it %" PRIu64 " file%s of an earlier save, %s, which it "

@@ -465,6 +465,7 @@ typedef struct {
     uint64_t stale_files;      /* beside it, of an earlier save there, as some
                                   writers leave them */
     uint64_t stale_bytes;
+    uint64_t unread;    /* values that hold what cannot be read */
     bool recipe_unused; /* as in fsdp_ckpt_info_t: of the last one */
 } fsdp_ckpt_verify_result_t;
 

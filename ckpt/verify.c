@@ -28,6 +28,7 @@
 #include "ckpt/format/hdf5_write.h"
 #include "ckpt/format/manifest.h"
 #include "ckpt/format/megatron.h"
+#include "ckpt/value.h"
 #include "lib/util/check.h"
 #include "lib/util/clock.h"
 #include "lib/util/dir.h"
@@ -471,6 +472,23 @@ static fsdp_status_t find_notes(verify_t *verify, const catalog_t *cat,
     return FSDP_OK;
 }
 
+/* Values are in files that are whole, if of a kind that is not known here: that
+ * is no finding. */
+static fsdp_status_t count_unread(verify_t *verify, const catalog_t *cat,
+                                  fsdp_error_t *err)
+{
+    for (uint64_t v = 0; v < cat->num_values; v++) {
+        const char *name = cat->values[v].name, *text = cat->values[v].json;
+        json_t *json;
+
+        FSDP_TRY(value_parse(name, text, strlen(text), &json, err));
+        verify->result.unread += value_unread(json) != NULL;
+        json_decref(json);
+    }
+
+    return FSDP_OK;
+}
+
 /* Other formats: what opening checks, and that every byte can be read. */
 static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
                                  fsdp_error_t *err)
@@ -486,6 +504,9 @@ static fsdp_status_t check_other(verify_t *verify, const format_look_t *look,
     }
     if (status == FSDP_OK && whole) {
         status = find_notes(verify, &cat, err);
+    }
+    if (status == FSDP_OK && whole) {
+        status = count_unread(verify, &cat, err);
     }
     if (status == FSDP_OK && whole) {
         status = check_with_catalog(verify, &cat, true, err);

@@ -54,6 +54,7 @@ test_expect_success TORCH 'made by PyTorch' '
 # not_read WORD CKPT: the rest of it is, and "bad" goes nowhere unseen.
 not_read() {
 	fsdp-ls "$2" >out && grep "^w  *f32" out && grep "^bad .*unread.*$1" out &&
+	fsdp-verify "$2" >out && grep "^1 value cannot be read" out &&
 	expect_code 2 fsdp-convert "$2" "$2.h5" 2>err && test ! -e "$2.h5" &&
 	grep "$1.*--exclude 'bad'" err &&
 	expect_code 1 fsdp-diff "$2" "$2" >out && grep "$1" out &&
