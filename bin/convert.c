@@ -60,9 +60,8 @@ enum {
     "what was there before is never touched.\n\n"                             \
     "Exit status is 0 if all went well, 64 on wrong usage, 65 if the source " \
     "is missing or damaged or a pattern fits nothing in it, 69 if another "   \
-    "rank is gone, 74 if the target "                                         \
-    "exists or cannot be written, 78 if the strategy does not fit the "       \
-    "number of ranks, 2 on other trouble."
+    "rank is gone, 74 if the target exists or cannot be written, 78 if the "  \
+    "strategy does not fit the number of ranks, 2 on other trouble."
 
 static const char *const docs[] = {
     [CONVERT_ANY] =

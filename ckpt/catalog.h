@@ -223,8 +223,8 @@ fsdp_status_t catalog_add_piece(catalog_t *cat, const catalog_piece_t *piece,
 
 /**
  * Make an empty catalog one of the same files: with their checksums and codes,
- * the step, the mesh, meta and notes, but not the tensors, other names, values and
- * digests.  Pieces may be added as the other one has them.
+ * the step, the mesh, meta and notes, but not the tensors, other names, values
+ * and digests.  Pieces may be added as the other one has them.
  */
 fsdp_status_t catalog_copy_storage(catalog_t *to, const catalog_t *from,
                                    fsdp_error_t *err);

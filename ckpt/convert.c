@@ -252,9 +252,9 @@ static fsdp_status_t fill(convert_t *convert, engine_result_t *result,
     }
     FSDP_TRY(create_files(convert, err));
     FSDP_TRY(plan_place(&convert->plan, err));
-    FSDP_TRY(span_sums_init(&convert->spans, &convert->src, err));
+    FSDP_TRY(engine_sums_init(&convert->spans, convert->src.num_spans, err));
     if (convert->world > 1) {
-        FSDP_TRY(engine_sums_init(&convert->sums, &convert->src, err));
+        FSDP_TRY(engine_sums_init(&convert->sums, convert->src.num_crcs, err));
         convert->total = plan_total(&convert->plan);
         job.sums = &convert->sums;
         job.options.progress = show_progress;
@@ -503,7 +503,7 @@ static void convert_free(convert_t *convert)
     free(convert->parent);
     plan_free(&convert->plan);
     engine_sums_free(&convert->sums);
-    span_sums_free(&convert->spans);
+    engine_sums_free(&convert->spans);
     target_lists_free(&convert->lists);
     cut_free(&convert->cut);
     rules_stages_free(&convert->stages);

@@ -34,7 +34,7 @@ typedef struct {
     char *dir;       /* where the files are while they are written */
     char *parent;    /* of the target */
     engine_sums_t sums; /* with several ranks, what of the source has passed */
-    span_sums_t spans;  /* and what of its spans this one has copied */
+    engine_sums_t spans; /* and what of its spans this one has copied */
     uint64_t total;     /* bytes that all ranks are to copy */
     uint64_t shared;    /* bytes that did not have to be written */
     bool is_dir;

@@ -262,35 +262,30 @@ static fsdp_status_t keep_aliases(convert_t *convert, fsdp_error_t *err)
     return FSDP_OK;
 }
 
-/* Give the tensors that a value holds the names they have in the target.
- * @return one that is left out, or NULL. */
-static const char *rename_tensors(convert_t *convert, json_t *value)
+typedef struct {
+    const convert_t *convert;
+    const char *value;
+} keeping_t;
+
+/* Give a tensor that a value holds the name that it has in the target. */
+static fsdp_status_t rename_inner(json_t *name, void *arg, fsdp_error_t *err)
 {
-    json_t *inner = json_object_get(value, "$tensor");
-    const char *missing = NULL, *key;
+    const keeping_t *keeping = arg;
     const wanted_t *wanted = NULL;
     uint64_t tensor;
-    size_t i;
 
-    if (json_is_string(inner)) {
-        if (catalog_find(&convert->src, json_string_value(inner), &tensor)) {
-            wanted = find_wanted(convert, tensor);
-        }
-        return (wanted != NULL && json_string_set(inner, wanted->name) == 0)
-                   ? NULL
-                   : json_string_value(inner);
+    if (catalog_find(&keeping->convert->src, json_string_value(name),
+                     &tensor)) {
+        wanted = find_wanted(keeping->convert, tensor);
     }
-
-    json_object_foreach(value, key, inner)
-    {
-        missing = (missing != NULL) ? missing : rename_tensors(convert, inner);
-    }
-    json_array_foreach(value, i, inner)
-    {
-        missing = (missing != NULL) ? missing : rename_tensors(convert, inner);
-    }
-
-    return missing;
+    return (wanted != NULL && json_string_set(name, wanted->name) == 0)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
+                                "value '%s' holds tensor %s, which is left "
+                                "out: leave the value out too with --exclude "
+                                "'%s'",
+                                keeping->value, json_string_value(name),
+                                keeping->value);
 }
 
 static fsdp_status_t keep_value(convert_t *convert,
@@ -312,13 +307,9 @@ static fsdp_status_t keep_value(convert_t *convert,
         json_decref(json);
         return status;
     }
-    missing = rename_tensors(convert, json);
-    if (missing != NULL) {
-        status = fsdp_error_set(err, FSDP_ERR_INVALID_PARAM,
-                                "value '%s' holds tensor %s, which is left "
-                                "out: leave the value out too with --exclude "
-                                "'%s'",
-                                value->name, missing, value->name);
+    status = value_visit_tensors(json, rename_inner,
+                                 &(keeping_t){convert, value->name}, err);
+    if (status != FSDP_OK) {
         json_decref(json);
         return status;
     }

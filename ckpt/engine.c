@@ -999,7 +999,7 @@ static fsdp_status_t run_open(run_t *run, fsdp_error_t *err)
         if (run->job->sums != NULL) {
             run->sums = *run->job->sums;
         } else {
-            FSDP_TRY(engine_sums_init(&run->sums, plan->src, err));
+            FSDP_TRY(engine_sums_init(&run->sums, plan->src->num_crcs, err));
         }
         FSDP_TRY(files_open(plan->src, NULL, O_RDONLY, &run->src_files, err));
     }

@@ -34,7 +34,7 @@ typedef struct {
     engine_sums_t *sums; /* the plan is part of one: for engine_check_sums(),
                             when what others have passed is added.  NULL: it
                             is whole */
-    span_sums_t *spans;  /* of the source; NULL: not asked for */
+    engine_sums_t *spans; /* of the source; NULL: not asked for */
 } engine_job_t;
 
 typedef struct {

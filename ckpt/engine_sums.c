@@ -62,11 +62,11 @@ fsdp_status_t engine_damaged(const catalog_t *src, uint64_t index,
     return FSDP_ERR_CORRUPT;
 }
 
-fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
+fsdp_status_t engine_sums_init(engine_sums_t *sums, uint64_t num,
                                fsdp_error_t *err)
 {
-    sums->xors = calloc(src->num_crcs + 1, sizeof(*sums->xors));
-    sums->passed = calloc(src->num_crcs + 1, sizeof(*sums->passed));
+    sums->xors = calloc(num + 1, sizeof(*sums->xors));
+    sums->passed = calloc(num + 1, sizeof(*sums->passed));
     return (sums->xors != NULL && sums->passed != NULL)
                ? FSDP_OK
                : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,

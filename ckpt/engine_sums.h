@@ -9,15 +9,15 @@
 
 #include "ckpt/catalog.h"
 
-/* What has passed of each checksum of a source: the xor of what the stretches
- * give, and bytes. */
+/* What has passed of each checksum of a source, of its blocks or its spans: the
+ * xor of what the stretches give, and bytes. */
 typedef struct {
     _Atomic uint32_t *xors;
     _Atomic uint64_t *passed;
 } engine_sums_t;
 
-/* Zeros, for all checksums of a catalog. */
-fsdp_status_t engine_sums_init(engine_sums_t *sums, const catalog_t *src,
+/* Zeros, for @a num checksums. */
+fsdp_status_t engine_sums_init(engine_sums_t *sums, uint64_t num,
                                fsdp_error_t *err);
 void engine_sums_free(engine_sums_t *sums);
 

@@ -118,7 +118,8 @@ typedef struct {
     uint64_t encoded;        /* bytes; 0: they lie there as they are */
 } fsdp_ckpt_piece_t;
 
-/* Called now and then during long work.
+/* Called now and then during long work, by one thread at a time, which need not
+ * be the caller's.
  * @return false to stop: the call then fails with FSDP_ERR_CANCELLED. */
 typedef bool (*fsdp_ckpt_progress_f)(uint64_t done, uint64_t total, void *arg);
 

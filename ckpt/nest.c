@@ -267,45 +267,40 @@ typedef struct {
     uint64_t value, tensor;
 } inner_t;
 
-static bool find_inner(nest_t *nest, uint64_t value, const json_t *json)
-{
-    json_t *member = json_object_get(json, "$tensor");
-    const char *name = json_string_value(member), *key;
-    inner_t inner = {.value = value};
-    bool good = true;
-    size_t i;
+typedef struct {
+    nest_t *nest;
+    uint64_t value;
+} holder_t;
 
-    if (name != NULL) {
-        return !catalog_find(nest->cat, name, &inner.tensor) ||
-               map_put(&nest->inner, &inner, sizeof(inner), 0);
-    }
-    json_object_foreach((json_t *)json, key, member)
-    {
-        good = good && find_inner(nest, value, member);
-    }
-    json_array_foreach(json, i, member)
-    {
-        good = good && find_inner(nest, value, member);
-    }
-    return good;
+static fsdp_status_t find_inner(json_t *name, void *arg, fsdp_error_t *err)
+{
+    const holder_t *holder = arg;
+    nest_t *nest = holder->nest;
+    inner_t inner = {.value = holder->value};
+
+    return (!catalog_find(nest->cat, json_string_value(name), &inner.tensor) ||
+            map_put(&nest->inner, &inner, sizeof(inner), 0))
+               ? FSDP_OK
+               : no_memory(nest, err);
 }
 
 static fsdp_status_t find_all_inner(nest_t *nest, fsdp_error_t *err)
 {
     for (uint64_t i = 0; i < nest->cat->num_values; i++) {
         const catalog_value_t *value = &nest->cat->values[i];
+        fsdp_status_t status;
         json_t *json;
-        bool good;
 
         if (strstr(value->json, "\"$tensor\"") == NULL) {
             continue;
         }
         FSDP_TRY(value_parse(value->name, value->json, strlen(value->json),
                              &json, err));
-        good = find_inner(nest, i, json) &&
-               map_put(&nest->holders, value->name, strlen(value->name), i);
+        status =
+            value_visit_tensors(json, find_inner, &(holder_t){nest, i}, err);
         json_decref(json);
-        if (!good) {
+        FSDP_TRY(status);
+        if (!map_put(&nest->holders, value->name, strlen(value->name), i)) {
             return no_memory(nest, err);
         }
     }

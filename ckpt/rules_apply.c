@@ -411,38 +411,31 @@ static fsdp_status_t add_aliases(const apply_t *apply, catalog_t *to,
 
 /* --- Values --------------------------------------------------------------- */
 
-/* Give the tensors inside a value their new names. */
-static fsdp_status_t rename_inside(const apply_t *apply, const char *value,
-                                   json_t *json, fsdp_error_t *err)
+typedef struct {
+    const apply_t *apply;
+    const char *value;
+} renaming_t;
+
+/* Give a tensor inside a value its new name. */
+static fsdp_status_t rename_inner(json_t *name, void *arg, fsdp_error_t *err)
 {
-    json_t *inner = json_object_get(json, "$tensor");
+    const renaming_t *renaming = arg;
+    const apply_t *apply = renaming->apply;
     const made_t *made;
     uint64_t tensor;
-    const char *key;
-    size_t i;
 
-    if (json_is_string(inner) &&
-        catalog_find(apply->from, json_string_value(inner), &tensor)) {
-        made = whole_of(apply, tensor);
-        return (made != NULL && json_string_set(inner, made->name) == 0)
-                   ? FSDP_OK
-                   : fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
-                                    "%s: value %s holds tensor %s, which "
-                                    "rules change",
-                                    apply->rules->name, value,
-                                    json_string_value(inner));
+    if (!catalog_find(apply->from, json_string_value(name), &tensor)) {
+        return FSDP_OK;
     }
 
-    json_object_foreach(json, key, inner)
-    {
-        FSDP_TRY(rename_inside(apply, value, inner, err));
-    }
-    json_array_foreach(json, i, inner)
-    {
-        FSDP_TRY(rename_inside(apply, value, inner, err));
-    }
-
-    return FSDP_OK;
+    made = whole_of(apply, tensor);
+    return (made != NULL && json_string_set(name, made->name) == 0)
+               ? FSDP_OK
+               : fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
+                                "%s: value %s holds tensor %s, which rules "
+                                "change",
+                                apply->rules->name, renaming->value,
+                                json_string_value(name));
 }
 
 static fsdp_status_t add_value(const apply_t *apply, catalog_t *to,
@@ -461,7 +454,8 @@ static fsdp_status_t add_value(const apply_t *apply, catalog_t *to,
     if (status != FSDP_OK) {
         goto err_free;
     }
-    status = rename_inside(apply, value->name, json, err);
+    status = value_visit_tensors(json, rename_inner,
+                                 &(renaming_t){apply, value->name}, err);
     if (status == FSDP_OK && !is_dropped(apply, name)) {
         text = value_text(json);
         status = (text != NULL) ? catalog_add_value(to, name, text, err)

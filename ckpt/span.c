@@ -130,27 +130,9 @@ void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
     }
 }
 
-/* --- What passes by --------------------------------------------------------- */
+/* --- What passes by ------------------------------------------------------- */
 
-fsdp_status_t span_sums_init(span_sums_t *sums, const catalog_t *cat,
-                             fsdp_error_t *err)
-{
-    sums->xors = calloc(cat->num_spans + 1, sizeof(*sums->xors));
-    sums->passed = calloc(cat->num_spans + 1, sizeof(*sums->passed));
-    return (sums->xors != NULL && sums->passed != NULL)
-               ? FSDP_OK
-               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                                cat->path);
-}
-
-void span_sums_free(span_sums_t *sums)
-{
-    free(sums->xors);
-    free(sums->passed);
-    *sums = (span_sums_t){0};
-}
-
-void span_pass(span_sums_t *sums, const catalog_t *cat,
+void span_pass(engine_sums_t *sums, const catalog_t *cat,
                const catalog_piece_t *piece, uint64_t offset, const void *data,
                uint64_t bytes)
 {
@@ -165,7 +147,7 @@ void span_pass(span_sums_t *sums, const catalog_t *cat,
     }
 }
 
-void span_drop_passed(const catalog_t *cat, const span_sums_t *sums,
+void span_drop_passed(const catalog_t *cat, const engine_sums_t *sums,
                       bool *wanted)
 {
     for (uint64_t s = 0; s < cat->num_spans; s++) {

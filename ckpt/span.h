@@ -5,9 +5,8 @@
 #ifndef FSDP_SPAN_H
 #define FSDP_SPAN_H
 
-#include <stdatomic.h>
-
 #include "ckpt/catalog.h"
+#include "ckpt/engine_sums.h"
 #include "ckpt/torch_file.h"
 
 /* Add the storages of a file that have a checksum. */
@@ -32,25 +31,15 @@ void span_mark(const catalog_t *cat, const bool *used, bool *wanted);
 void span_keep_part(const catalog_t *cat, bool *wanted, uint32_t rank,
                     uint32_t world);
 
-/* What of each span has passed by while pieces of it were copied: the xor of
- * what the stretches give to its checksum, and bytes. */
-typedef struct {
-    _Atomic uint32_t *xors;
-    _Atomic uint64_t *passed;
-} span_sums_t;
-
-fsdp_status_t span_sums_init(span_sums_t *sums, const catalog_t *cat,
-                             fsdp_error_t *err);
-void span_sums_free(span_sums_t *sums);
-
-/* Bytes of a piece, from @a offset of its file on.  By any thread. */
-void span_pass(span_sums_t *sums, const catalog_t *cat,
+/* Bytes of a piece, from @a offset of its file on, pass by while it is copied:
+ * add them to the sums of the spans.  By any thread. */
+void span_pass(engine_sums_t *sums, const catalog_t *cat,
                const catalog_piece_t *piece, uint64_t offset, const void *data,
                uint64_t bytes);
 
 /* Of those that are wanted, leave those that have not passed, whole and with
  * their checksum: to be read. */
-void span_drop_passed(const catalog_t *cat, const span_sums_t *sums,
+void span_drop_passed(const catalog_t *cat, const engine_sums_t *sums,
                       bool *wanted);
 
 /**

@@ -585,6 +585,29 @@ bool value_equal(const json_t *a, const json_t *b, value_tensor_f tensor,
     return equal(a, b, &compare, 0);
 }
 
+fsdp_status_t value_visit_tensors(json_t *value, value_visit_f visit, void *arg,
+                                  fsdp_error_t *err)
+{
+    json_t *inner = json_object_get(value, "$tensor");
+    const char *key;
+    size_t i;
+
+    if (json_is_string(inner)) {
+        return visit(inner, arg, err);
+    }
+
+    json_object_foreach(value, key, inner)
+    {
+        FSDP_TRY(value_visit_tensors(inner, visit, arg, err));
+    }
+    json_array_foreach(value, i, inner)
+    {
+        FSDP_TRY(value_visit_tensors(inner, visit, arg, err));
+    }
+
+    return FSDP_OK;
+}
+
 const char *value_unread(const json_t *value)
 {
     const char *why = json_string_value(only_member(value, "$unread")), *key;

@@ -48,6 +48,14 @@ fsdp_status_t value_parse(const char *what, const char *text, size_t size,
  * memory. */
 char *value_text(const json_t *value);
 
+/* Called for the name of each tensor inside a value, which it may change. */
+typedef fsdp_status_t (*value_visit_f)(json_t *name, void *arg,
+                                       fsdp_error_t *err);
+
+/* Visit them in order; an error ends it. */
+fsdp_status_t value_visit_tensors(json_t *value, value_visit_f visit, void *arg,
+                                  fsdp_error_t *err);
+
 /* Why something in a value was not read, or NULL: it was.  Borrowed. */
 const char *value_unread(const json_t *value);
 

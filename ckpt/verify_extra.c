@@ -15,46 +15,55 @@
 #include "ckpt/verify.h"
 #include "lib/util/check.h"
 #include "lib/util/io.h"
+#include "lib/util/map.h"
 
-static bool is_listed(const verify_t *verify, const catalog_t *cat,
-                      const char *path)
+typedef struct {
+    verify_t *verify;
+    const catalog_t *cat;
+    map_t listed; /* paths of the catalog's files */
+} extra_t;
+
+static bool is_listed(const extra_t *extra, const char *path)
 {
-    for (uint32_t i = 0; i < cat->num_files; i++) {
-        if (strcmp(cat->files[i].path, path) == 0) {
-            return true;
-        }
-    }
-
-    return strcmp(path, MANIFEST_NAME) == 0 ||
+    return map_get(&extra->listed, path, strlen(path), &(uint64_t){0}) ||
+           strcmp(path, MANIFEST_NAME) == 0 ||
            strcmp(path, HDF5_INDEX_NAME) == 0 ||
-           ranks_is_own(&verify->ranks, path);
+           ranks_is_own(&extra->verify->ranks, path);
+}
+
+static fsdp_status_t no_memory(const extra_t *extra, fsdp_error_t *err)
+{
+    return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
+                          extra->cat->path);
 }
 
 /* @param path  Relative to the catalog's root. */
-static fsdp_status_t look_at(verify_t *verify, const catalog_t *cat,
-                             const char *path, fsdp_error_t *err)
+static fsdp_status_t look_at(const extra_t *extra, const char *path,
+                             fsdp_error_t *err)
 {
-    char *full = io_path("%s/%s", cat->root, path);
-    fsdp_status_t status = FSDP_OK;
+    const catalog_t *cat = extra->cat;
+    fsdp_ckpt_verify_result_t *result = &extra->verify->result;
     struct stat st = {.st_size = 0};
+    fsdp_status_t status = FSDP_OK;
     format_extra_t what;
+    char *full;
 
+    if (is_listed(extra, path)) {
+        return FSDP_OK;
+    }
+    full = io_path("%s/%s", cat->root, path);
     if (full == NULL) {
-        return fsdp_error_set(err, FSDP_ERR_NO_MEMORY, "%s: no memory",
-                              cat->path);
+        return no_memory(extra, err);
     }
 
     (void)stat(full, &st); /* a link that leads nowhere has 0 bytes */
     what = format_get(cat->format)->extra(cat, path, (uint64_t)st.st_size);
-    if (what != FORMAT_FOREIGN && is_listed(verify, cat, path)) {
-        what = FORMAT_FOREIGN;
-    }
     if (what == FORMAT_STALE) {
-        verify->result.stale_files++;
-        verify->result.stale_bytes += (uint64_t)st.st_size;
+        result->stale_files++;
+        result->stale_bytes += (uint64_t)st.st_size;
     } else if (what == FORMAT_EXTRA &&
-               verify_find(verify, "%s: is no part of the checkpoint", full) !=
-                   FSDP_OK) {
+               verify_find(extra->verify, "%s: is no part of the checkpoint",
+                           full) != FSDP_OK) {
         status =
             fsdp_error_set(err, FSDP_ERR_CANCELLED, "the check was stopped");
     }
@@ -64,10 +73,10 @@ static fsdp_status_t look_at(verify_t *verify, const catalog_t *cat,
 
 /* @param sub  Relative to the catalog's root: "", or with a slash at its end.
  */
-static fsdp_status_t look_in(verify_t *verify, const catalog_t *cat,
-                             const char *sub, fsdp_error_t *err)
+static fsdp_status_t look_in(const extra_t *extra, const char *sub,
+                             fsdp_error_t *err)
 {
-    char *path = io_path("%s/%s", cat->root, sub);
+    char *path = io_path("%s/%s", extra->cat->root, sub);
     DIR *dir = (path != NULL) ? opendir(path) : NULL;
     fsdp_status_t status = FSDP_OK;
     const struct dirent *entry;
@@ -75,7 +84,7 @@ static fsdp_status_t look_in(verify_t *verify, const catalog_t *cat,
     free(path);
     if (dir == NULL) {
         return fsdp_error_set(err, FSDP_ERR_IO, "%s/%s: cannot read: %m",
-                              cat->root, sub);
+                              extra->cat->root, sub);
     }
 
     while (status == FSDP_OK && (entry = readdir(dir)) != NULL) {
@@ -84,9 +93,8 @@ static fsdp_status_t look_in(verify_t *verify, const catalog_t *cat,
             continue;
         }
         path = io_path("%s%s", sub, entry->d_name);
-        status = (path != NULL) ? look_at(verify, cat, path, err)
-                                : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
-                                                 "%s: no memory", cat->path);
+        status =
+            (path != NULL) ? look_at(extra, path, err) : no_memory(extra, err);
         free(path);
     }
     closedir(dir);
@@ -108,14 +116,19 @@ static bool is_done(const catalog_t *cat, uint32_t file, size_t size)
     return false;
 }
 
-fsdp_status_t verify_extra(verify_t *verify, const catalog_t *cat,
-                           fsdp_error_t *err)
+static fsdp_status_t look_everywhere(extra_t *extra, fsdp_error_t *err)
 {
-    if (format_get(cat->format)->extra == NULL) {
-        return FSDP_OK;
+    const catalog_t *cat = extra->cat;
+
+    for (uint32_t i = 0; i < cat->num_files; i++) {
+        const char *path = cat->files[i].path;
+
+        if (!map_put(&extra->listed, path, strlen(path), i)) {
+            return no_memory(extra, err);
+        }
     }
 
-    FSDP_TRY(look_in(verify, cat, "", err));
+    FSDP_TRY(look_in(extra, "", err));
     for (uint32_t i = 0; i < cat->num_files; i++) {
         const char *path = cat->files[i].path;
         size_t size = (size_t)(io_base(path) - path);
@@ -126,12 +139,26 @@ fsdp_status_t verify_extra(verify_t *verify, const catalog_t *cat,
             continue;
         }
         sub = strndup(path, size);
-        status = (sub != NULL) ? look_in(verify, cat, sub, err)
-                               : fsdp_error_set(err, FSDP_ERR_NO_MEMORY,
-                                                "%s: no memory", cat->path);
+        status =
+            (sub != NULL) ? look_in(extra, sub, err) : no_memory(extra, err);
         free(sub);
         FSDP_TRY(status);
     }
 
     return FSDP_OK;
+}
+
+fsdp_status_t verify_extra(verify_t *verify, const catalog_t *cat,
+                           fsdp_error_t *err)
+{
+    extra_t extra = {.verify = verify, .cat = cat};
+    fsdp_status_t status;
+
+    if (format_get(cat->format)->extra == NULL) {
+        return FSDP_OK;
+    }
+
+    status = look_everywhere(&extra, err);
+    map_free(&extra.listed);
+    return status;
 }

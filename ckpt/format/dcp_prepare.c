@@ -26,54 +26,33 @@ typedef struct {
     const catalog_t *cat;
     map_t names;
     bool *inner;
+    const char *value; /* that is looked at */
 } finder_t;
 
-/* A tensor in the value @a what is named by its path from there. */
-static fsdp_status_t mark(const finder_t *finder, const char *what,
-                          const char *name, fsdp_error_t *err)
+/* A tensor in a value is named by its path from there. */
+static fsdp_status_t mark(json_t *inner, void *arg, fsdp_error_t *err)
 {
-    size_t size = strlen(what);
+    const finder_t *finder = arg;
+    const char *name = json_string_value(inner), *value = finder->value;
+    size_t size = strlen(value);
     uint64_t tensor;
 
-    if (strncmp(name, what, size) != 0 || name[size] != '.' ||
+    if (strncmp(name, value, size) != 0 || name[size] != '.' ||
         !map_get(&finder->names, name, strlen(name), &tensor) ||
         finder->inner[tensor]) {
         return fsdp_error_set(err, FSDP_ERR_UNSUPPORTED,
                               "value '%s' shares tensor '%s' with others, "
                               "which cannot be written to this format: leave "
                               "it out with --exclude '%s'",
-                              what, name, what);
+                              value, name, value);
     }
 
     finder->inner[tensor] = true;
     return FSDP_OK;
 }
 
-static fsdp_status_t mark_all(const finder_t *finder, const char *what,
-                              const json_t *value, fsdp_error_t *err)
-{
-    const json_t *name = json_object_get(value, "$tensor");
-    const char *key;
-    json_t *part;
-    size_t i;
-
-    if (json_is_string(name)) {
-        return mark(finder, what, json_string_value(name), err);
-    }
-    json_object_foreach((json_t *)value, key, part)
-    {
-        FSDP_TRY(mark_all(finder, what, part, err));
-    }
-    json_array_foreach(value, i, part)
-    {
-        FSDP_TRY(mark_all(finder, what, part, err));
-    }
-
-    return FSDP_OK;
-}
-
-static fsdp_status_t find_in(const finder_t *finder,
-                             const catalog_value_t *value, fsdp_error_t *err)
+static fsdp_status_t find_in(finder_t *finder, const catalog_value_t *value,
+                             fsdp_error_t *err)
 {
     fsdp_status_t status;
     json_t *json;
@@ -84,7 +63,8 @@ static fsdp_status_t find_in(const finder_t *finder,
 
     FSDP_TRY(
         value_parse(value->name, value->json, strlen(value->json), &json, err));
-    status = mark_all(finder, value->name, json, err);
+    finder->value = value->name;
+    status = value_visit_tensors(json, mark, finder, err);
     json_decref(json);
     return status;
 }

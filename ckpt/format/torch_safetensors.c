@@ -99,32 +99,16 @@ static fsdp_status_t add_alias(const model_t *model,
     return status;
 }
 
-/* Give the tensors inside a value the names they have here. */
-static bool rename_inside(const model_t *model, json_t *json)
+/* Give a tensor inside a value the name that it has here. */
+static fsdp_status_t rename_inner(json_t *name, void *arg, fsdp_error_t *err)
 {
-    json_t *inner = json_object_get(json, "$tensor");
-    bool done = true;
-    const char *key;
-    size_t i;
+    const model_t *model = arg;
+    char *full = full_name(model, json_string_value(name));
+    bool done = full != NULL && json_string_set(name, full) == 0;
 
-    if (json_is_string(inner)) {
-        char *name = full_name(model, json_string_value(inner));
-
-        done = name != NULL && json_string_set(inner, name) == 0;
-        free(name);
-        return done;
-    }
-
-    json_object_foreach(json, key, inner)
-    {
-        done = done && rename_inside(model, inner);
-    }
-    json_array_foreach(json, i, inner)
-    {
-        done = done && rename_inside(model, inner);
-    }
-
-    return done;
+    (void)err; /* it is the reader's */
+    free(full);
+    return done ? FSDP_OK : no_memory(model);
 }
 
 static fsdp_status_t add_value(const model_t *model,
@@ -137,13 +121,14 @@ static fsdp_status_t add_value(const model_t *model,
 
     FSDP_TRY(
         value_parse(value->name, value->json, strlen(value->json), &json, err));
-    if (rename_inside(model, json)) {
+    status = value_visit_tensors(json, rename_inner, (void *)model, err);
+    if (status == FSDP_OK) {
         name = full_name(model, value->name);
         text = value_text(json);
+        status = (name != NULL && text != NULL)
+                     ? catalog_add_value(model->reader->cat, name, text, err)
+                     : no_memory(model);
     }
-    status = (name != NULL && text != NULL)
-                 ? catalog_add_value(model->reader->cat, name, text, err)
-                 : no_memory(model);
     free(text);
     free(name);
     json_decref(json);

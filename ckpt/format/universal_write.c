@@ -3,9 +3,9 @@
  * weights and what DeepSpeed and its client keep, one for the settings of the
  * optimizer, and one for each state of each parameter.
  *
- * Engines of stage 3 look for the first one under another name.  Of the settings
- * each stage asks for some that the others do not keep: where the source lacks
- * them they are made of what it has.
+ * Engines of stage 3 look for the first one under another name.  Of the
+ * settings each stage asks for some that the others do not keep: where the
+ * source lacks them they are made of what it has.
  */
 #include "config.h"
 

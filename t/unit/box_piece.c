@@ -338,7 +338,7 @@ static fsdp_status_t copy_by(uint32_t ranks, catalog_t *src, catalog_t *dst,
     const uint64_t map[1] = {0};
     engine_sums_t sums = {0};
     engine_job_t job = {.dst = dst, .options = *options};
-    fsdp_status_t status = engine_sums_init(&sums, src, NULL);
+    fsdp_status_t status = engine_sums_init(&sums, src->num_crcs, NULL);
     pages_t pages = {0};
     plan_t plan;
 
@@ -521,7 +521,7 @@ static bool is_left(const catalog_t *cat, size_t num)
         {.tensor = 0, .count = half, .data = data       },
         {.tensor = 1, .count = half, .data = data + half},
     };
-    span_sums_t sums = {0};
+    engine_sums_t sums = {0};
     engine_job_t job = {
         .options = {.jobs = 2, .max_mem = 64 << 10},
           .spans = &sums
@@ -530,12 +530,12 @@ static bool is_left(const catalog_t *cat, size_t num)
     plan_t plan;
 
     job.plan = &plan;
-    ok(span_sums_init(&sums, cat, NULL) == FSDP_OK &&
+    ok(engine_sums_init(&sums, cat->num_spans, NULL) == FSDP_OK &&
            plan_read(&plan, cat, ranges, num, NULL) == FSDP_OK &&
            engine_run(&job, NULL, NULL) == FSDP_OK,
        "%zu of two tensors of a storage are read", num);
     span_drop_passed(cat, &sums, &wanted);
-    span_sums_free(&sums);
+    engine_sums_free(&sums);
     plan_free(&plan);
     free(data);
     return wanted;

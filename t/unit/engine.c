@@ -388,7 +388,7 @@ static fsdp_status_t copy_in_parts(ckpt_t *from, ckpt_t *to, uint32_t ranks,
     for (uint64_t t = 0; t < NUM_SHAPES; t++) {
         map[t] = t;
     }
-    status = engine_sums_init(&sums, &from->cat, err);
+    status = engine_sums_init(&sums, from->cat.num_crcs, err);
     for (uint32_t rank = 0; rank < ranks && status == FSDP_OK; rank++) {
         engine_job_t job = {.dst = &to->cat, .sums = &sums};
         plan_t plan = {0};
